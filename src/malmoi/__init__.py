@@ -1,0 +1,1 @@
+"""malmoi: sequence-to-sequence models from pairs of text."""

@@ -1,0 +1,1 @@
+"""Composition roots, one file per verb: the only place that wires rooms together."""

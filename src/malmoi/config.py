@@ -1,0 +1,298 @@
+"""Settings: frozen tables, strict about names and values, with every default in one place.
+
+How TOML and `key=value` words become such tables stands in `settings.py`.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+TokenizerKind = Literal["bpe", "unigram", "characters", "bytes", "words"]
+Positions = Literal["sinusoidal", "learned", "rotary", "relative", "none"]
+NormPlace = Literal["post", "pre"]
+NormKind = Literal["layer", "rms"]
+Activation = Literal["relu", "gelu", "swiglu"]
+Tying = Literal["all", "target", "none"]
+Cell = Literal["gru", "lstm"]
+RnnAttention = Literal["none", "additive", "dot"]
+ScheduleKind = Literal["paper", "inverse_sqrt", "cosine", "constant"]
+Metric = Literal["loss", "bleu", "chrf", "ter", "exact", "wer", "ser"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Table(BaseModel):
+    """A table of settings: unknown keys are refused, values cannot change after the check."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class DataSource(Table):
+    """One corpus: either one file that holds pairs, or one file for each side."""
+
+    pairs: str | None = None
+    source: str | None = None
+    target: str | None = None
+    weight: Annotated[float, Field(gt=0.0)] = 1.0
+    """How often each pair is seen in an epoch: 2 is twice, 0.5 is every other epoch."""
+
+    @model_validator(mode="after")
+    def check_sides(self) -> Self:
+        if (self.pairs is None) == (self.source is None) or (self.source is None) != (self.target is None):
+            raise ValueError("give either `pairs` (one file) or both `source` and `target` (two files)")
+        return self
+
+
+class TextConfig(Table):
+    """How text becomes ids."""
+
+    tokenizer: TokenizerKind = "bpe"
+    source_tokenizer: TokenizerKind | None = None
+    target_tokenizer: TokenizerKind | None = None
+    vocabulary_size: Annotated[int, Field(ge=2)] = 8000
+    """Wanted size for `bpe` and `unigram` (lowered where the text is too small), a limit for `characters`, `words`."""
+    shared_vocabulary: bool = True
+    minimum_count: Count = 1
+    """A symbol of `characters` or `words` that occurs less often than this in training becomes unknown."""
+    sampling: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """BPE-dropout (Provilkov et al., 2020) or unigram sampling (Kudo, 2018) in training; 0 is off."""
+
+    @property
+    def source_kind(self) -> TokenizerKind:
+        return self.source_tokenizer or self.tokenizer
+
+    @property
+    def target_kind(self) -> TokenizerKind:
+        return self.target_tokenizer or self.tokenizer
+
+    @model_validator(mode="after")
+    def check_sharing(self) -> Self:
+        if self.shared_vocabulary and self.source_kind != self.target_kind:
+            raise ValueError(
+                f"one shared vocabulary needs one tokeniser, but the source uses {self.source_kind} and the target "
+                f"{self.target_kind}; set shared_vocabulary = false"
+            )
+        if self.sampling and not {"bpe", "unigram"} & {self.source_kind, self.target_kind}:
+            raise ValueError("sampling needs a bpe or unigram tokeniser on one side at least")
+        return self
+
+
+class CleaningConfig(Table):
+    """Which training pairs are left out; every one is counted with its reason."""
+
+    max_characters: Count = 5000
+    max_tokens: Count = 256
+    """Longest side of a training pair in tokens, end symbol included."""
+    max_ratio: Annotated[float, Field(ge=0.0)] = 0.0
+    """Longest side over shortest side, in characters; 0 is off."""
+    drop_duplicates: bool = False
+    drop_control_characters: bool = True
+
+
+class TransformerConfig(Table):
+    """The encoder-decoder of "Attention Is All You Need"; the defaults are its base model."""
+
+    architecture: Literal["transformer"] = "transformer"
+    width: Count = 512
+    heads: Count = 8
+    encoder_layers: Count = 6
+    decoder_layers: Count = 6
+    feed_forward: Count = 2048
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.0
+    activation_dropout: Probability = 0.0
+    positions: Positions = "sinusoidal"
+    max_positions: Count = 1024
+    """Rows of the table of `learned` positions: a longer sentence is refused. Others grow as needed."""
+    relative_distance: Count = 16
+    """Clipping distance k of `relative` positions (Shaw et al., 2018)."""
+    norm_place: NormPlace = "post"
+    norm: NormKind = "layer"
+    activation: Activation = "relu"
+    tying: Tying = "all"
+    output_bias: bool = False
+
+    @model_validator(mode="after")
+    def check_heads(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} cannot be cut into {self.heads} heads of equal size")
+        if self.positions == "rotary" and (self.width // self.heads) % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of numbers, so width / heads must be even, not {self.width // self.heads}"
+            )
+        return self
+
+
+class RnnConfig(Table):
+    """Seq2Seq (attention none) and Seq2Seq with attention (additive: Bahdanau, dot: Luong)."""
+
+    architecture: Literal["rnn"] = "rnn"
+    cell: Cell = "gru"
+    attention: RnnAttention = "additive"
+    width: Count = 256
+    """Size of the embeddings."""
+    hidden: Count = 512
+    """Size of the decoder's state; each direction of a bidirectional encoder has half of it."""
+    encoder_layers: Count = 1
+    decoder_layers: Count = 1
+    bidirectional: bool = True
+    dropout: Probability = 0.2
+    tying: Tying = "all"
+    output_bias: bool = True
+
+    @model_validator(mode="after")
+    def check_hidden(self) -> Self:
+        if self.bidirectional and self.hidden % 2:
+            raise ValueError(f"a bidirectional encoder halves `hidden`, so it must be even, not {self.hidden}")
+        return self
+
+
+ModelConfig = Annotated[TransformerConfig | RnnConfig, Field(discriminator="architecture")]
+
+
+class TrainingConfig(Table):
+    """From logits to weights. Limits left out do not apply; training ends at the first that is reached."""
+
+    seed: Annotated[int, Field(ge=0)] = 1
+    device: Device = "auto"
+    threads: Annotated[int, Field(ge=0)] = 0
+    """Threads of the processor; 0 takes all."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    batch_tokens: Count = 4096
+    """Size of one update: sentences times the longest source or target among them, end symbols included."""
+    micro_batch_tokens: Annotated[int, Field(ge=0)] = 0
+    """Most tokens in memory at once; an update is cut into such parts. 0: the whole update."""
+    fit_memory: bool = False
+    """Find `micro_batch_tokens` by trying, before training starts."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    lr: Annotated[float, Field(gt=0.0)] | None = None
+    """Peak learning rate; left out: width^-0.5 * warmup_steps^-0.5, as in the paper (5.3)."""
+    beta1: Probability = 0.9
+    beta2: Probability = 0.98
+    epsilon: Annotated[float, Field(gt=0.0)] = 1e-9
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
+    """Largest norm of the gradient of the loss per token; 0 is off."""
+    schedule: ScheduleKind = "paper"
+    warmup_steps: Annotated[int, Field(ge=0)] = 4000
+    label_smoothing: Probability = 0.1
+    average_decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Decay of the exponential average of the weights, per step; 0 is off."""
+    freeze: tuple[str, ...] = ()
+    """Parameters whose names start with one of these keep their values."""
+    max_steps: Count | None = None
+    max_epochs: Count | None = None
+    max_target_tokens: Count | None = None
+    max_minutes: Annotated[float, Field(gt=0.0)] | None = None
+    log_every: Count = 50
+    validate_every: Count = 500
+    save_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between states to resume from; 0: with every validation."""
+    metrics: tuple[Metric, ...] = ("loss",)
+    """What validation measures; all but `loss` need decoded text."""
+    best_metric: Metric = "loss"
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Validations without a better `best_metric` before training stops; 0 is never."""
+    validation_beam: Count = 1
+    validation_pairs: Annotated[int, Field(ge=0)] = 0
+    """At most so many pairs are decoded in a validation; 0: all."""
+    keep_last: Annotated[int, Field(ge=0)] = 1
+    keep_best: Annotated[int, Field(ge=0)] = 1
+    average: Annotated[int, Field(ge=0)] = 0
+    """The finished model is the mean of so many last checkpoints; 0 or 1: the best one alone."""
+    tensorboard: bool = False
+
+    @model_validator(mode="after")
+    def check_training(self) -> Self:
+        if self.best_metric not in self.metrics:
+            raise ValueError(f"best_metric is {self.best_metric}, which is not among metrics {list(self.metrics)}")
+        if self.average > 1 and self.keep_last < self.average:
+            raise ValueError(f"average = {self.average} needs keep_last = {self.average} or more, not {self.keep_last}")
+        if self.schedule == "cosine" and self.max_steps is None:
+            raise ValueError("the cosine schedule ends at max_steps: set max_steps")
+        if self.schedule == "paper" and self.lr is None and self.warmup_steps == 0:
+            raise ValueError("the paper's rate is width^-0.5 * warmup_steps^-0.5: set lr or a warmup_steps above 0")
+        return self
+
+
+class DecodingConfig(Table):
+    """How a finished model turns hidden states into text; a model stores its own defaults."""
+
+    method: Literal["beam", "sample"] = "beam"
+    beam_size: Annotated[int, Field(ge=1, le=1000)] = 5
+    """1 is greedy search."""
+    n_best: Annotated[int, Field(ge=1, le=1000)] = 1
+    length_penalty: Literal["wu", "divide", "none"] = "wu"
+    """What a sum of log-probabilities is divided by: ((5 + n) / 6)^alpha (Wu et al., 2016, eq. 14), n^alpha, 1;
+    n counts the tokens of the target, end symbol and forced prefix included."""
+    length_alpha: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
+    coverage_beta: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+    """Weight of the coverage penalty (Wu et al., 2016, eq. 14); needs a model with attention."""
+    diverse_groups: Count = 1
+    diversity: Annotated[float, Field(ge=0.0)] = 0.5
+    """Penalty for a token that an earlier group took in this step (Vijayakumar et al., 2018)."""
+    min_length: Annotated[int, Field(ge=0)] = 0
+    """Fewest tokens of an output, end symbol not counted."""
+    min_length_ratio: Annotated[float, Field(ge=0.0)] = 0.0
+    max_length: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Most tokens of an output, end symbol not counted; also at most max_length_ratio * source + max_length_extra."""
+    max_length_ratio: Annotated[float, Field(ge=0.0)] = 2.0
+    max_length_extra: Annotated[int, Field(ge=0)] = 20
+    no_repeat_ngram: Annotated[int, Field(ge=0)] = 0
+    temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    seed: Annotated[int, Field(ge=0)] = 1
+    replace_unknown: bool = False
+    """An unknown word of a `words` model becomes the source word that attention points to."""
+    merge_equal_texts: bool = False
+    """Keep only the best of several segmentations that spell the same text in an n-best list."""
+    batch_tokens: Count = 4096
+    """Most live tokens (sentences times beam times longest source) in one decoding batch."""
+
+    @model_validator(mode="after")
+    def check_decoding(self) -> Self:
+        if self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is above max_length {self.max_length}")
+        if self.method == "beam" and self.n_best > self.beam_size:
+            raise ValueError(f"n_best {self.n_best} needs a beam_size of at least {self.n_best}, not {self.beam_size}")
+        if self.beam_size % self.diverse_groups:
+            raise ValueError(
+                f"beam_size {self.beam_size} cannot be cut into {self.diverse_groups} groups of equal size"
+            )
+        return self
+
+
+class RunConfig(Table):
+    """Everything that a training run depends on beside its data."""
+
+    data: tuple[DataSource, ...] = ()
+    valid: tuple[DataSource, ...] = ()
+    valid_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
+    """Share of the training pairs held out where no validation data is given; at most `valid_pairs`."""
+    valid_pairs: Count = 1000
+    text: TextConfig = TextConfig()
+    cleaning: CleaningConfig = CleaningConfig()
+    model: ModelConfig = TransformerConfig()
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
+
+    @model_validator(mode="after")
+    def check_tying(self) -> Self:
+        if self.model.tying == "all" and not self.text.shared_vocabulary:
+            raise ValueError(
+                'model.tying = "all" shares one embedding between source and target ids, which mean different words '
+                'in separate vocabularies: set text.shared_vocabulary = true, or model.tying = "target"'
+            )
+        return self
+
+
+class StoredConfig(Table):
+    """The part of a config that a finished model needs: `config.toml` of a model folder."""
+
+    format: Literal[1] = 1
+    text: TextConfig
+    model: ModelConfig
+    decoding: DecodingConfig

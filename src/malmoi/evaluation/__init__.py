@@ -1,0 +1,1 @@
+"""Texts to numbers: metrics with signatures, comparison with significance."""

@@ -1,0 +1,1 @@
+"""Pages and plots from results alone; needs no model."""

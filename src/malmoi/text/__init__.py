@@ -1,0 +1,1 @@
+"""Room 1: text to ids and back. Corpus readers, cleaning with counted reasons, tokenisers."""
