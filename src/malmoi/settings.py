@@ -122,7 +122,7 @@ def known_names(kind: type[Table], location: tuple[Any, ...]) -> list[str]:
             annotation: Any = table.model_fields[part].annotation
             inner = [annotation, *get_args(annotation)]
             tables = [option for option in inner if isinstance(option, type) and issubclass(option, Table)]
-            table = cast(type[Table], tables[0]) if tables else table
+            table = tables[0] if tables else table
     return sorted(table.model_fields)
 
 
