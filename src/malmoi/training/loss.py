@@ -1,0 +1,255 @@
+"""Cross-entropy with label smoothing: the plain way, and one that never holds all logits.
+
+In: what the decoder's last layer says at every target position, the target ids, their lengths, and the output layer.
+Out: sums over the real target positions and their count. Nothing is divided here: an update divides once, by the
+tokens of all its parts, so that a sentence weighs the same whatever it was batched with.
+
+The wanted distribution puts 1 - e on the right symbol and e / V on each of the V classes (Szegedy et al., 2016,
+section 7; Vaswani et al., 2017, section 5.4). The start symbol is no class and takes no share.
+
+Letters: B sentences, T target positions, D width, V classes, P real target positions, R rows of one chunk.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from malmoi.data.batch import Batch
+from malmoi.models.interface import Seq2Seq
+
+# A chunk of logits stays in the last level of a CPU's cache; an accelerator wants fewer and larger products.
+CPU_CHUNK_ELEMENTS = 2**22
+ACCELERATOR_CHUNK_ELEMENTS = 2**27
+SMALLEST_CHUNK_ROWS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LossSum:
+    """Sums over the real target positions of a batch.
+
+    `loss` (smoothed) carries the gradient; `nll`, the negative log-likelihood in nats, is what perplexity is made of.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    num_tokens: int
+
+
+def real_positions(target_lengths_B: Tensor, num_positions: int, maybe_num_tokens: int | None = None) -> Tensor:
+    """Places of the real positions in a flattened (B, T) array, from lengths alone.
+
+    Ids are never looked at, so the end symbol counts whatever its id. With a known number of tokens an accelerator
+    need not wait for the count.
+    """
+    position_T = torch.arange(num_positions, device=target_lengths_B.device)
+    real_BT = position_T[None, :] < target_lengths_B[:, None]
+    if maybe_num_tokens is None or real_BT.device.type == "cpu":
+        return real_BT.flatten().nonzero().squeeze(1)
+    return torch.nonzero_static(real_BT.flatten(), size=maybe_num_tokens).squeeze(1)
+
+
+def smoothed_loss(
+    hidden_BTD: Tensor,
+    target_BT: Tensor,
+    target_lengths_B: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    smoothing: float,
+) -> LossSum:
+    """The loss as the formula reads: all logits at once, for tests and small models."""
+    real_P = real_positions(target_lengths_B, target_BT.shape[1])
+    log_probs_PV = torch.log_softmax(nn.functional.linear(hidden_BTD.flatten(0, 1)[real_P], weight_VD, bias_V), dim=-1)
+    nll_P = -log_probs_PV.gather(1, target_BT.flatten()[real_P].unsqueeze(1)).squeeze(1)
+    uniform_P = -log_probs_PV.mean(dim=1)
+    loss = ((1 - smoothing) * nll_P + smoothing * uniform_P).sum()
+    return LossSum(loss, nll_P.detach().sum(), real_P.numel())
+
+
+def fused_loss(
+    hidden_BTD: Tensor,
+    target_BT: Tensor,
+    target_lengths_B: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    smoothing: float,
+    *,
+    chunk_rows: int = 0,
+    product_type: torch.dtype | None = None,
+    num_tokens: int | None = None,
+) -> LossSum:
+    """`smoothed_loss` in chunks of rows, with the gradient made in the same pass.
+
+    Logits exist for `chunk_rows` positions at a time (0: as many as suit the device), and padding is never multiplied.
+    `product_type` rounds both sides of the matrix products (bf16); sums and the softmax stay in the weight's type.
+    `num_tokens` is the sum of the lengths where the caller knows it.
+    """
+    real_P = real_positions(target_lengths_B, target_BT.shape[1], num_tokens)
+    hidden_PD = hidden_BTD.flatten(0, 1).index_select(0, real_P)
+    target_P = target_BT.flatten().index_select(0, real_P)
+    rows = chunk_rows or default_chunk_rows(weight_VD.shape[0], weight_VD.device)
+    kind = product_type or weight_VD.dtype
+    wants_gradient = torch.is_grad_enabled()
+    # torch types `apply` of an autograd function as untyped.
+    outputs: tuple[Tensor, Tensor] = ChunkedLoss.apply(  # pyright: ignore[reportAssignmentType]
+        hidden_PD, target_P, weight_VD, bias_V, smoothing, rows, kind, wants_gradient
+    )
+    return LossSum(outputs[0], outputs[1], target_P.numel())
+
+
+def default_chunk_rows(num_classes: int, device: torch.device) -> int:
+    """Rows whose logits fit the cache (about 400 at 10,000 classes), on an accelerator a larger budget."""
+    elements = CPU_CHUNK_ELEMENTS if device.type == "cpu" else ACCELERATOR_CHUNK_ELEMENTS
+    return max(SMALLEST_CHUNK_ROWS, elements // num_classes)
+
+
+class ChunkedLoss(torch.autograd.Function):
+    """Loss and gradient of the output layer, chunk by chunk; `backward` only scales what `forward` made."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_PD: Tensor,
+        target_P: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        smoothing: float,
+        chunk_rows: int,
+        product_type: torch.dtype,
+        wants_gradient: bool,
+    ) -> tuple[Tensor, Tensor]:
+        # Autocast would round the sums too; the products' type is chosen by hand.
+        with torch.autocast(hidden_PD.device.type, enabled=False):
+            pass_over = ChunkPass(hidden_PD, weight_VD, bias_V, smoothing, product_type, wants_gradient)
+            for start in range(0, target_P.shape[0], chunk_rows):
+                pass_over.add(start, target_P[start : start + chunk_rows])
+            gradients = pass_over.finish() if wants_gradient else (None, None, None)
+        ctx.save_for_backward(*gradients)
+        total_nll = pass_over.nll
+        ctx.mark_non_differentiable(total_nll)
+        ctx.set_materialize_grads(False)
+        return pass_over.loss, total_nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        scale = grad_outputs[0]
+        saved: tuple[Tensor | None, ...] = ctx.saved_tensors
+        hidden, weight, bias = (
+            gradient * scale.to(gradient.dtype) if gradient is not None and scale is not None and wanted else None
+            for gradient, wanted in zip(saved, (*ctx.needs_input_grad[:1], *ctx.needs_input_grad[2:4]), strict=True)
+        )
+        return hidden, None, weight, bias, None, None, None, None
+
+
+class ChunkPass:
+    """Running sums of one pass over the chunks.
+
+    With logits z, their row maximum m, s = sum exp(z - m) and k the right symbol, the loss of a row is
+    (1 - e) (log s + m - z_k) + e (log s + m - mean z), and its gradient with respect to the logits is
+    exp(z - m) / s - (1 - e) [k] - e / V. The uniform last term never touches the (R, V) array: its share of every
+    product is a product with a sum. Nor does the division by s: rows of the small factor are divided instead.
+    """
+
+    def __init__(
+        self,
+        hidden_PD: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        smoothing: float,
+        product_type: torch.dtype,
+        wants_gradient: bool,
+    ) -> None:
+        self.num_classes = weight_VD.shape[0]
+        self.smoothing = smoothing
+        self.hidden_PD, self.bias_V = hidden_PD, bias_V
+        self.sum_type, self.product_type = weight_VD.dtype, product_type
+        self.weight_VD = weight_VD.to(product_type)
+        self.weight_sum_D = weight_VD.sum(0)
+        self.bias_sum = bias_V.sum() if bias_V is not None else weight_VD.new_zeros(())
+        self.loss, self.nll = weight_VD.new_zeros(()), weight_VD.new_zeros(())
+        self.buffer = weight_VD.new_empty(0)
+        self.wants_gradient = wants_gradient
+        if wants_gradient:
+            self.grad_hidden_PD = torch.empty_like(hidden_PD)
+            self.grad_weight_VD = torch.zeros_like(weight_VD)
+            self.grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None else None
+
+    def add(self, start: int, target_R: Tensor) -> None:
+        """Rows `start`, `start` + 1, ... whose right symbols are `target_R`."""
+        rows = slice(start, start + target_R.shape[0])
+        hidden_RD = self.hidden_PD[rows].to(self.product_type)
+        logits_RV = self.logits(hidden_RD)
+        largest_R1 = logits_RV.amax(1, keepdim=True)
+        logits_RV.sub_(largest_R1)
+        right_R = logits_RV.gather(1, target_R.unsqueeze(1)).squeeze(1)
+        unnormalised_RV = logits_RV.exp_()
+        total_R = unnormalised_RV.sum(1)
+        log_total_R = total_R.log()
+        nll = (log_total_R - right_R).sum()
+        self.nll += nll
+        mean_R = (self.hidden_PD[rows].to(self.sum_type) @ self.weight_sum_D + self.bias_sum) / self.num_classes
+        uniform = (log_total_R + largest_R1.squeeze(1) - mean_R).sum()
+        self.loss += (1 - self.smoothing) * nll + self.smoothing * uniform
+        if self.wants_gradient:
+            unnormalised_RV.scatter_add_(1, target_R.unsqueeze(1), ((self.smoothing - 1) * total_R).unsqueeze(1))
+            self.add_gradient(rows, unnormalised_RV.to(self.product_type), 1 / total_R)
+
+    def logits(self, hidden_RD: Tensor) -> Tensor:
+        """The chunk's logits in the type of the sums, in memory that every chunk uses again."""
+        if self.product_type != self.sum_type:
+            logits_RV = torch.mm(hidden_RD, self.weight_VD.T).to(self.sum_type)
+        else:
+            if self.buffer.shape[0] < hidden_RD.shape[0]:
+                self.buffer = hidden_RD.new_empty(hidden_RD.shape[0], self.num_classes)
+            logits_RV = torch.mm(hidden_RD, self.weight_VD.T, out=self.buffer[: hidden_RD.shape[0]])
+        return logits_RV if self.bias_V is None else logits_RV.add_(self.bias_V)
+
+    def add_gradient(self, rows: slice, unscaled_RV: Tensor, inverse_R: Tensor) -> None:
+        """Products of the chunk's gradient, all but its uniform part."""
+        grad_RD = torch.mm(unscaled_RV, self.weight_VD).to(self.sum_type).mul_(inverse_R.unsqueeze(1))
+        self.grad_hidden_PD[rows] = grad_RD.sub_(self.weight_sum_D, alpha=self.smoothing / self.num_classes)
+        scaled_RD = (self.hidden_PD[rows].to(self.sum_type) * inverse_R.unsqueeze(1)).to(self.product_type)
+        if self.product_type == self.sum_type:
+            self.grad_weight_VD.addmm_(unscaled_RV.T, scaled_RD)
+        else:
+            self.grad_weight_VD += torch.mm(unscaled_RV.T, scaled_RD)
+        if self.grad_bias_V is not None:
+            self.grad_bias_V += torch.mv(unscaled_RV.T, inverse_R.to(self.product_type))
+
+    def finish(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Gradients of hidden, weight and bias, once every chunk was added."""
+        share = self.smoothing / self.num_classes
+        if share:
+            self.grad_weight_VD.sub_(self.hidden_PD.to(self.sum_type).sum(0), alpha=share)
+            if self.grad_bias_V is not None:
+                self.grad_bias_V -= share * self.hidden_PD.shape[0]
+        return self.grad_hidden_PD, self.grad_weight_VD, self.grad_bias_V
+
+
+class ModelWithLoss(nn.Module):
+    """A model and its loss as one module, so that whatever wraps modules sees the output layer used inside."""
+
+    def __init__(self, network: Seq2Seq, smoothing: float, *, bf16: bool = False) -> None:
+        super().__init__()
+        self.network = network
+        self.smoothing = smoothing
+        self.bf16 = bf16
+
+    def forward(self, batch: Batch) -> LossSum:
+        """Sums over the batch; teacher forcing: position t sees the target up to t and is asked for what follows."""
+        device_type = batch.source_BS.device.type
+        with torch.autocast(device_type, dtype=torch.bfloat16, enabled=self.bf16):
+            hidden_BTD = self.network(batch.source_BS, batch.source_lengths_B, batch.target_input_BT)
+        return fused_loss(
+            hidden_BTD,
+            batch.target_output_BT,
+            batch.target_lengths_B,
+            self.network.output_weight_VD,
+            self.network.output_bias_V,
+            self.smoothing,
+            product_type=torch.bfloat16 if self.bf16 else None,
+            num_tokens=batch.num_target_tokens,
+        )
