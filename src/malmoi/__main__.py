@@ -1,0 +1,35 @@
+"""The program's way in: `malmoi` and `python -m malmoi`.
+
+In: the words of the command line. Out: an exit status; 0 done, 1 refused or failed, 2 asked for in a way that cannot
+work, 130 stopped by Ctrl-C. Faults of the user are one message on standard error, never a traceback.
+"""
+
+import io
+import sys
+
+from malmoi.commands.main import app
+from malmoi.errors import ConfigError, MalmoiError
+
+
+def main() -> None:
+    """Run one command and leave with its status."""
+    use_utf8_streams()
+    try:
+        app(prog_name="malmoi")
+    except MalmoiError as error:
+        sys.stderr.write(f"malmoi: {error}\n")
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+
+
+def use_utf8_streams() -> None:
+    """Text is UTF-8 and lines end with LF on every system, whatever the locale says."""
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="strict", newline="\n")
+    # A message must come out even when it holds a file name that is not UTF-8.
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

