@@ -1,0 +1,126 @@
+"""The parts between the attentions: norms, residual sums, the feed-forward network, and how all weights begin.
+
+In and out: hidden states `(..., D)`. Letters: D width, F feed-forward.
+"""
+
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
+
+from malmoi.config import Activation, NormKind, NormPlace
+from malmoi.models.attention import StackedLinear
+from malmoi.models.dropout import Dropout
+from malmoi.models.interface import Output, Seq2Seq
+from malmoi.models.positions import RelativePositions
+
+NORM_EPSILON = 1e-5
+
+
+def build_norm(kind: NormKind, width: int) -> nn.Module:
+    """Layer normalisation (Ba et al., 2016) or that by the root mean square alone (Zhang and Sennrich, 2019)."""
+    match kind:
+        case "layer":
+            return nn.LayerNorm(width, eps=NORM_EPSILON)
+        case "rms":
+            return nn.RMSNorm(width, eps=NORM_EPSILON)
+        case _:
+            assert_never(kind)
+
+
+class Residual(nn.Module):
+    """What surrounds each sublayer: dropout on its output, the sum with its input, and the norm.
+
+    post, the paper's (section 3.1): norm(x + dropout(sublayer(x))); pre: x + dropout(sublayer(norm(x))).
+    """
+
+    def __init__(self, norm: nn.Module, place: NormPlace, dropout: Dropout) -> None:
+        super().__init__()
+        self.norm = norm
+        self.is_pre = place == "pre"
+        self.dropout = dropout
+
+    def before(self, states: Tensor) -> Tensor:
+        """What the sublayer gets."""
+        return self.norm(states) if self.is_pre else states
+
+    def after(self, states: Tensor, sublayer_output: Tensor) -> Tensor:
+        """What goes on to the next sublayer."""
+        summed = self.dropout.add_to(states, sublayer_output)
+        return summed if self.is_pre else self.norm(summed)
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2 (equation 2), or with GELU, or gated: (silu(x W1) * (x V)) W2 (Shazeer, 2020)."""
+
+    def __init__(self, width: int, feed_forward: int, activation: Activation, dropout: Dropout) -> None:
+        super().__init__()
+        self.activation: Activation = activation
+        self.inner = StackedLinear(width, feed_forward, 2 if activation == "swiglu" else 1)
+        self.outer = nn.Linear(feed_forward, width)
+        self.dropout = dropout
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.outer(self.dropout(self.activate(self.inner(states))))
+
+    def activate(self, inner: Tensor) -> Tensor:
+        match self.activation:
+            case "relu":
+                return torch.relu(inner)
+            case "gelu":
+                return nn.functional.gelu(inner)
+            case "swiglu":
+                gate, value = inner.chunk(2, dim=-1)
+                return nn.functional.silu(gate) * value
+            case _:
+                assert_never(self.activation)
+
+
+def initialize(model: nn.Module, generator: torch.Generator) -> None:
+    """Give every parameter its start value, in the order of the modules.
+
+    As in the paper's code: embeddings (and a separate output layer) normal with deviation d^-1/2, projections uniform
+    after Glorot and Bengio (2010) with each projection's own fan in and fan out, biases 0, norms 1. Recurrent cells:
+    see `initialize_recurrent`.
+    """
+    for module in model.modules():
+        match module:
+            case nn.Embedding():
+                nn.init.normal_(module.weight, std=module.embedding_dim**-0.5, generator=generator)
+            case Output():
+                if module.weight is not None:
+                    nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5, generator=generator)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            case nn.Linear(weight=weight, bias=bias):
+                num_parts = module.num_parts if isinstance(module, StackedLinear) else 1
+                for part in weight.detach().chunk(num_parts):
+                    nn.init.xavier_uniform_(part, generator=generator)
+                nn.init.zeros_(bias)
+            case RelativePositions(key=key, value=value):
+                nn.init.xavier_uniform_(key, generator=generator)
+                nn.init.xavier_uniform_(value, generator=generator)
+            case nn.RNNBase():
+                initialize_recurrent(module, generator)
+            case _:
+                # Norms begin with 1 and 0 when they are made; the rest holds no parameters of its own.
+                assert isinstance(module, nn.LayerNorm | nn.RMSNorm | Seq2Seq) or not any(
+                    True for _ in module.parameters(recurse=False)
+                ), f"{type(module).__name__} has parameters without a start value"
+
+
+def initialize_recurrent(cell: nn.RNNBase, generator: torch.Generator) -> None:
+    """Each gate's input weights as projections, its recurrent weights orthogonal, biases 0.
+
+    The forget gate of an LSTM begins with a bias of 1 (Jozefowicz et al., 2015), half from each of torch's two biases.
+    """
+    num_gates = 4 if cell.mode == "LSTM" else 3
+    for name, parameter in cell.named_parameters():
+        with torch.no_grad():
+            for gate, part in enumerate(parameter.chunk(num_gates)):
+                if name.startswith("weight_ih"):
+                    nn.init.xavier_uniform_(part, generator=generator)
+                elif name.startswith("weight_hh"):
+                    nn.init.orthogonal_(part, generator=generator)
+                else:
+                    part.fill_(0.5 if num_gates == 4 and gate == 1 else 0.0)

@@ -1,0 +1,63 @@
+"""From settings to a model with start values.
+
+In: a `ModelConfig` and the sizes of the vocabularies. Out: a `Seq2Seq` whose start values depend on the seed alone.
+"""
+
+from typing import assert_never
+
+import torch
+
+from malmoi.config import ModelConfig, RnnConfig, TransformerConfig
+from malmoi.models.blocks import initialize
+from malmoi.models.dropout import RandomBits
+from malmoi.models.interface import Seq2Seq
+from malmoi.models.positions import (
+    LearnedPositions,
+    RelativePositions,
+    RotaryPositions,
+    SinusoidalPositions,
+)
+from malmoi.models.transformer import PositionPlan, Transformer
+
+
+def build_model(
+    config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int, seed: int = 1
+) -> Seq2Seq:
+    """A model with start values drawn from `seed` (torch's own generator is left as it was).
+
+    Sizes count the ids of the tokenisers, without the extra last row (`<s>`, padding) that each embedding gets.
+    `ConfigError` where one embedding is to serve vocabularies of different sizes.
+    """
+    bits = RandomBits(seed)
+    # Layers fill themselves from torch's global generator when they are made; `initialize` then overwrites that.
+    with torch.random.fork_rng(devices=[]):
+        match config:
+            case TransformerConfig():
+                model: Seq2Seq = Transformer(
+                    config, plan_positions(config), source_vocabulary_size, target_vocabulary_size, bits
+                )
+            case RnnConfig():
+                raise NotImplementedError
+            case _:
+                assert_never(config)
+    with torch.no_grad():
+        initialize(model, torch.Generator().manual_seed(seed))
+    return model
+
+
+def plan_positions(config: TransformerConfig) -> PositionPlan:
+    """Where the model's order of tokens comes from."""
+    head_size = config.width // config.heads
+    match config.positions:
+        case "sinusoidal":
+            return PositionPlan(lambda: SinusoidalPositions(config.width), lambda: None)
+        case "learned":
+            return PositionPlan(lambda: LearnedPositions(config.max_positions, config.width), lambda: None)
+        case "rotary":
+            return PositionPlan(lambda: None, lambda: RotaryPositions(head_size))
+        case "relative":
+            return PositionPlan(lambda: None, lambda: RelativePositions(head_size, config.relative_distance))
+        case "none":
+            return PositionPlan(lambda: None, lambda: None)
+        case _:
+            assert_never(config.positions)
