@@ -1,0 +1,393 @@
+"""Text in, text out: what the command line, a service, evaluation and a notebook call.
+
+In: raw text, one sentence each, with wishes (options, forced prefixes, phrases that must appear). Out: a `Translation`
+for every text, in order. Text is normalised, cut into ids, searched for, and put together again; nothing here knows
+how a network works or how a search is made.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from malmoi.checkpoint import Model, load_model
+from malmoi.config import DecodingConfig, Device
+from malmoi.decoding.beam import search
+from malmoi.decoding.forced import force
+from malmoi.decoding.interface import Hypothesis, Ids, Phrase, Request, Scorer
+from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
+from malmoi.errors import CheckpointError, ConfigError, DataError
+from malmoi.log import get_logger
+from malmoi.settings import validate
+from malmoi.text.ids import END_ID, UNKNOWN_ID
+from malmoi.text.lines import is_blank, normalize, one_line
+from malmoi.text.tokenizer import Tokenizer, Tokenizers
+
+WINDOW_LINES = 4000
+"""Lines of a file that are read, sorted by length and translated together."""
+
+Options = Mapping[str, Any] | DecodingConfig
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What became of one text.
+
+    `score` is that of `decoding/scoring.py`, None where the model was not asked. `tokens` and `token_scores` (natural
+    log-probabilities) go together and end with `</s>` if the output is `finished`. `alternatives` are the rest of the
+    n-best list, best first. `notes` say what the reader should know; with an `error` the text is empty.
+    """
+
+    text: str
+    score: float | None = None
+    tokens: tuple[str, ...] = ()
+    token_scores: tuple[float, ...] = ()
+    finished: bool = True
+    alternatives: tuple["Translation", ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class PairScore:
+    """How likely a model finds a target, given its source.
+
+    `log_probability` is the sum of `token_scores` (natural logarithms, `</s>` included), `score` the same by the
+    length formula of the model's decoding settings. With an `error` all of it is 0 or empty.
+    """
+
+    log_probability: float
+    score: float
+    tokens: tuple[str, ...]
+    token_scores: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One text on its way: either a request to search for, or what is known without the model."""
+
+    text: str = ""
+    request: Request | None = None
+    maybe_known: Translation | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Translator:
+    """One model, or an ensemble, with its tokenisers and decoding settings. Calls never change it."""
+
+    def __init__(
+        self, scorer: Scorer, tokenizers: Tokenizers, decoding: DecodingConfig, max_source_tokens: int | None = None
+    ) -> None:
+        """`max_source_tokens`: the longest source that training saw, `</s>` included; None where nobody knows."""
+        self.scorer = scorer
+        self.tokenizers = tokenizers
+        self.decoding = decoding
+        self.max_source_tokens = max_source_tokens
+
+    @classmethod
+    def load(
+        cls, model: str | Path | Sequence[str | Path], *, device: Device = "auto", threads: int = 0
+    ) -> "Translator":
+        """Read a model folder or a run folder; several make an ensemble, whose first model gives the settings.
+
+        `threads` of the processor, 0 leaves torch's own number. Errors: `CheckpointError` for what cannot be read and
+        for models with different vocabularies, `ConfigError` for a device that is not there.
+        """
+        if threads:
+            torch.set_num_threads(threads)
+        paths = [Path(model)] if isinstance(model, str | Path) else [Path(path) for path in model]
+        if not paths:
+            raise ConfigError("no model was given")
+        chosen = choose_device(device)
+        models = [load_model(path, chosen) for path in paths]
+        check_same_vocabularies(paths, models)
+        scorers = [ModelScorer(one.network.eval()) for one in models]
+        lengths = [length for one in models if (length := one.card.get("max_source_tokens")) is not None]
+        return cls(
+            scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers),
+            models[0].tokenizers,
+            models[0].config.decoding,
+            min(lengths, default=None),
+        )
+
+    def resolve(self, options: Options | None) -> DecodingConfig:
+        """The settings of a call: the model's own, with `options` above them; `ConfigError` names every fault."""
+        if isinstance(options, DecodingConfig):
+            config = options
+        else:
+            settings = {**self.decoding.model_dump(), **(options or {})}
+            config = validate(DecodingConfig, settings, "the decoding options")
+        kinds = {self.tokenizers.source.kind, self.tokenizers.target.kind}
+        if config.replace_unknown and kinds != {"words"}:
+            raise ConfigError(
+                f"replace_unknown needs a model whose tokenisers are `words`, not {' and '.join(sorted(kinds))}: "
+                "others have no unknown words to replace"
+            )
+        return config
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        options: Options | None = None,
+        prefixes: Sequence[str] | None = None,
+        constraints: Sequence[Sequence[str]] | None = None,
+        first_line: int = 1,
+    ) -> list[Translation]:
+        """A translation for every text, in order; none depends on the others.
+
+        `prefixes[i]` is how output i must begin, `constraints[i]` are phrases that it must hold. Line breaks inside a
+        text are spaces. Messages count texts as lines, from `first_line`. Errors: `ConfigError` for options,
+        `DataError` for prefixes and phrases that are too few or that the model cannot spell. A text that the model
+        cannot take has an `error` of its own and leaves the others alone.
+        """
+        config = self.resolve(options)
+        check_count("prefixes", prefixes, texts)
+        check_count("constraints", constraints, texts)
+        plain = [one_line(normalize(text)) for text in texts]
+        source_ids = self.tokenizers.encode_sources(plain)
+        lines = [
+            self.prepare(
+                text,
+                source_ids[index],
+                prefixes[index] if prefixes is not None else "",
+                constraints[index] if constraints is not None else (),
+                first_line + index,
+            )
+            for index, text in enumerate(plain)
+        ]
+        found = self.search([line.request for line in lines if line.request is not None], config)
+        answers = iter(found)
+        return [
+            line.maybe_known if line.maybe_known is not None else self.build(next(answers), line, config)
+            for line in lines
+        ]
+
+    def translate_lines(
+        self,
+        lines: Iterable[str],
+        *,
+        options: Options | None = None,
+        prefixes: Iterable[str] | None = None,
+        constraints: Iterable[Sequence[str]] | None = None,
+        window: int = WINDOW_LINES,
+    ) -> Iterator[Translation]:
+        """Like `translate` for a stream: `window` lines are read and translated together; with 1, each line is
+        answered before the next one is asked for."""
+        config = self.resolve(options)
+        stream, starts, phrases = iter(lines), maybe_iterate(prefixes), maybe_iterate(constraints)
+        first_line = 1
+        while texts := list(islice(stream, window)):
+            yield from self.translate(
+                texts,
+                options=config,
+                prefixes=None if starts is None else list(islice(starts, len(texts))),
+                constraints=None if phrases is None else list(islice(phrases, len(texts))),
+                first_line=first_line,
+            )
+            first_line += len(texts)
+
+    def prepare(self, text: str, ids: Sequence[int], prefix: str, phrases: Sequence[str], number: int) -> Prepared:
+        """A text and its ids to a request, or to an answer where the model need not or cannot be asked."""
+        if is_blank(text):
+            return Prepared(maybe_known=Translation(""))
+        if not ids:
+            note = f"line {number}: no character of this line was seen in training, so there is nothing to translate"
+            get_logger().warning(note)
+            return Prepared(maybe_known=Translation("", notes=(note,)))
+        error = self.maybe_too_long(len(ids) + 1, f"line {number}")
+        if error is not None:
+            get_logger().error(error)
+            return Prepared(maybe_known=Translation("", finished=False, notes=(error,), error=error))
+        notes: tuple[str, ...] = ()
+        if self.max_source_tokens is not None and len(ids) + 1 > self.max_source_tokens:
+            notes = (
+                f"line {number}: {len(ids) + 1} tokens are more than the {self.max_source_tokens} of the longest "
+                "source in training; translated whole, but expect mistakes",
+            )
+            get_logger().warning(notes[0])
+        target = self.tokenizers.target
+        request = Request(
+            source=(*ids, END_ID),
+            prefix=encode_prefix(target, prefix, number),
+            constraints=tuple(encode_phrase(target, phrase, number) for phrase in phrases),
+        )
+        return Prepared(text=text, request=request, notes=notes)
+
+    def maybe_too_long(self, num_tokens: int, place: str) -> str | None:
+        """What is wrong with a sentence of so many tokens, `</s>` included, if the model's positions end before.
+
+        A model with a table of positions has one of the same size for both sides.
+        """
+        limit = self.scorer.max_steps
+        if limit is None or num_tokens <= limit:
+            return None
+        return (
+            f"{place}: {num_tokens} tokens (end symbol included), but this model has learned {limit} positions: "
+            "shorten or split the line"
+        )
+
+    def words_behind(self, text: str) -> list[str]:
+        """The word behind each source id of a `words` model; words that `encode_sources` leaves out are not there."""
+        words = text.split()
+        return [word for word, ids in zip(words, self.tokenizers.encode_sources(words), strict=True) if ids]
+
+    def search(self, requests: Sequence[Request], config: DecodingConfig) -> list[list[Hypothesis]]:
+        """n-best lists of ids. More of them are asked for where equal texts will be merged."""
+        if not requests:
+            return []
+        forbidden = set(self.tokenizers.target.forbidden_ids())
+        if config.replace_unknown:
+            forbidden.discard(UNKNOWN_ID)
+        if config.merge_equal_texts and config.method == "beam":
+            config = config.model_copy(update={"n_best": config.beam_size})
+        # Not inference_mode: tables that a network grows meanwhile must still serve training afterwards.
+        with torch.no_grad():
+            return search(self.scorer, requests, config, sorted(forbidden))
+
+    def build(self, hypotheses: Sequence[Hypothesis], line: Prepared, config: DecodingConfig) -> Translation:
+        """Ids to text, and the n-best list to one translation with its alternatives."""
+        translations = [self.build_one(hypothesis, line, config) for hypothesis in hypotheses]
+        if config.merge_equal_texts:
+            best = {one.text: one for one in reversed(translations)}
+            translations = [one for one in translations if one is best[one.text]]
+        first, *rest = translations[: config.n_best]
+        return replace(first, alternatives=tuple(rest))
+
+    def build_one(self, hypothesis: Hypothesis, line: Prepared, config: DecodingConfig) -> Translation:
+        """One hypothesis as text, with a note where it is not what was asked for."""
+        target = self.tokenizers.target
+        tokens = tuple(target.pieces(hypothesis.ids))
+        notes = list(line.notes)
+        if not hypothesis.finished:
+            notes.append(f"the translation was cut after {len(hypothesis.ids)} tokens, the most that were allowed")
+        if hypothesis.num_missing:
+            notes.append(f"{hypothesis.num_missing} of the phrases that the translation must hold are missing")
+        if config.replace_unknown:
+            text = replace_unknown(tokens, hypothesis, self.words_behind(line.text))
+        else:
+            text = target.decode(hypothesis.ids)
+        return Translation(
+            text=one_line(text),
+            score=hypothesis.score,
+            tokens=tokens,
+            token_scores=hypothesis.log_probs,
+            finished=hypothesis.finished,
+            notes=tuple(notes),
+        )
+
+    def score(self, pairs: Sequence[tuple[str, str]], *, options: Options | None = None) -> list[PairScore]:
+        """How likely each target is, given its source, in order; a pair above the model's positions has an `error`."""
+        config = self.resolve(options)
+        source_ids = self.tokenizers.encode_sources([source for source, _ in pairs])
+        target_ids = self.tokenizers.encode_targets([target for _, target in pairs])
+        errors = [
+            self.maybe_too_long(max(len(source), len(target)) + 1, f"pair {number}")
+            for number, (source, target) in enumerate(zip(source_ids, target_ids, strict=True), start=1)
+        ]
+        sources = [(*ids, END_ID) for ids, error in zip(source_ids, errors, strict=True) if error is None]
+        targets = [(*ids, END_ID) for ids, error in zip(target_ids, errors, strict=True) if error is None]
+        with torch.no_grad():
+            forced = iter(force(self.scorer, sources, targets, config) if sources else [])
+        return [
+            self.build_pair_score(next(forced)) if error is None else PairScore(0.0, 0.0, (), (), (error,), error)
+            for error in errors
+        ]
+
+    def build_pair_score(self, hypothesis: Hypothesis) -> PairScore:
+        """A forced hypothesis as its score."""
+        return PairScore(
+            log_probability=float(sum(hypothesis.log_probs)),
+            score=hypothesis.score,
+            tokens=tuple(self.tokenizers.target.pieces(hypothesis.ids)),
+            token_scores=hypothesis.log_probs,
+        )
+
+
+def encode_prefix(tokenizer: Tokenizer, prefix: str, number: int) -> Ids:
+    """The ids that an output must begin with.
+
+    Subwords carry the space before a word, so that a space at the end of the prefix is left to the word that follows.
+    """
+    text = one_line(normalize(prefix))
+    if tokenizer.kind in ("bpe", "unigram"):
+        text = text.rstrip()
+    return check_spelling(tokenizer.encode(text), prefix, "prefix", number) if text else ()
+
+
+def encode_phrase(tokenizer: Tokenizer, phrase: str, number: int) -> Phrase:
+    """A phrase as it stands at the start of a text and, for subwords, as it stands behind a space."""
+    text = one_line(normalize(phrase)).strip()
+    if not text:
+        raise DataError(f"line {number}: a phrase that the translation must hold is empty")
+    at_start = check_spelling(tokenizer.encode(text), phrase, "phrase", number)
+    if tokenizer.kind not in ("bpe", "unigram"):
+        return at_start
+    before = tokenizer.encode("a")
+    behind = tokenizer.encode(f"a {text}")
+    if behind[: len(before)] != before:
+        return at_start
+    inside = tuple(behind[len(before) :])
+    return at_start if inside == at_start else (at_start, inside)
+
+
+def check_spelling(ids: Sequence[int], text: str, name: str, number: int) -> Ids:
+    """The ids, or `DataError` where one of them is the unknown symbol."""
+    if UNKNOWN_ID in ids or not ids:
+        raise DataError(f"line {number}: the {name} {text!r} cannot be spelt with the model's vocabulary")
+    return tuple(ids)
+
+
+def replace_unknown(tokens: Sequence[str], hypothesis: Hypothesis, words: Sequence[str]) -> str:
+    """Words joined by a space; an unknown one becomes the source word that the model looked at most when it wrote it
+    (Luong et al., 2015, "Addressing the rare word problem"). Raises `ConfigError` for a model without attention."""
+    if hypothesis.attention is None:
+        raise ConfigError("replace_unknown needs a model with attention, and this one has none")
+    result: list[str] = []
+    for position, (index, token) in enumerate(zip(hypothesis.ids, tokens, strict=True)):
+        if index == UNKNOWN_ID:
+            # The last column is `</s>`, behind which there is no word.
+            result.append(words[int(hypothesis.attention[position, : len(words)].argmax())])
+        elif index != END_ID:
+            result.append(token)
+    return " ".join(result)
+
+
+def check_count(name: str, wishes: Sequence[Any] | None, texts: Sequence[str]) -> None:
+    """`DataError`, with both counts, unless there is one wish per text or none at all."""
+    if wishes is not None and len(wishes) != len(texts):
+        raise DataError(f"there are {len(wishes)} {name} for {len(texts)} texts: give one for each, empty where none")
+
+
+def maybe_iterate(wishes: Iterable[Any] | None) -> Iterator[Any] | None:
+    return None if wishes is None else iter(wishes)
+
+
+def check_same_vocabularies(paths: Sequence[Path], models: Sequence[Model]) -> None:
+    """`CheckpointError` unless all models of an ensemble mean the same by every id."""
+    first = models[0].tokenizers
+    for path, model in zip(paths[1:], models[1:], strict=True):
+        other = model.tokenizers
+        for side in ("source", "target"):
+            mine, theirs = cast(Tokenizer, getattr(first, side)), cast(Tokenizer, getattr(other, side))
+            if (mine.kind, mine.to_files()) != (theirs.kind, theirs.to_files()):
+                raise CheckpointError(
+                    f"{path}: its {side} vocabulary is not that of {paths[0]}; an ensemble needs models that were "
+                    "trained with one tokeniser"
+                )
+
+
+def choose_device(name: Device) -> torch.device:
+    """`auto` takes CUDA, then MPS, then the processor; `ConfigError` for a device that is not there."""
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if present[kind]))
+    if not present.get(name, False):
+        found = ", ".join(kind for kind, is_there in present.items() if is_there)
+        raise ConfigError(f"device {name} is not there; this machine has {found}")
+    return torch.device(name)

@@ -1,0 +1,213 @@
+"""Reports on models and outputs, and the scores that training sees."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from malmoi.checkpoint import load_model, save_model
+from malmoi.config import DecodingConfig, StoredConfig, TextConfig, TransformerConfig
+from malmoi.decoding.scorer import ModelScorer
+from malmoi.errors import DataError
+from malmoi.evaluation.evaluate import (
+    distinct_outputs,
+    evaluate_model,
+    evaluate_output,
+    make_validation,
+)
+from malmoi.evaluation.metrics import MetricOptions
+from malmoi.evaluation.references import References
+from malmoi.models.build import build_model
+from malmoi.text.tokenizer import Tokenizers, train_tokenizers
+from malmoi.translate import Translator
+
+LINES = ["bano dori felu gasi", "hemo jipu kato", "luni bano", "dori dori gasi hemo jipu kato luni", "kato felu"]
+MODEL = TransformerConfig(width=16, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=32, dropout=0.5)
+DECODING = DecodingConfig(beam_size=2, max_length=8, length_alpha=0.6)
+
+
+def make_tokenizers() -> Tokenizers:
+    return train_tokenizers(TextConfig(tokenizer="words"), LINES, LINES, seed=1)
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    tokenizers = make_tokenizers()
+    size = tokenizers.target.size
+    return Translator(ModelScorer(build_model(MODEL, size, size, seed=4).eval()), tokenizers, DECODING)
+
+
+@pytest.fixture(scope="module")
+def references(translator: Translator) -> References:
+    """Two outputs of the random network itself are right, the others are not."""
+    outputs = [one.text for one in translator.translate(LINES)]
+    return References.from_answers([[outputs[0]], ["kato dori", outputs[1]], ["luni"], ["bano gasi"], ["hemo"]])
+
+
+def test_a_model_is_scored_like_its_output(translator: Translator, references: References) -> None:
+    report = evaluate_model(translator, LINES, references, metrics=("loss", "bleu", "chrf", "wer", "ser"))
+    outputs = [one.text for one in translator.translate(LINES)]
+    options = MetricOptions(symbols="words")
+    again = evaluate_output(
+        outputs, references, metrics=("bleu", "chrf", "wer", "ser"), options=options, sources=LINES, system="model"
+    )
+    assert report.scores == again.scores
+    assert report.buckets == again.buckets
+    assert report.outputs == tuple(outputs)
+    assert report.num_segments == 5
+    assert {score.metric: score.value for score in report.scores}["wer"] == pytest.approx(60.0)
+    assert report.decoding is not None
+    assert report.decoding["beam_size"] == 2
+    assert all(score.signature for score in report.scores)
+
+
+def test_the_kind_of_symbols_and_metrics_follow_the_model(translator: Translator, references: References) -> None:
+    report = evaluate_model(translator, LINES, references)
+    assert [score.metric for score in report.scores] == ["wer", "ser"]
+    assert all("symbols:words" in score.signature for score in report.scores)
+    assert [score.metric for score in evaluate_output(["a"], References.from_sets([["a"]])).scores] == [
+        "bleu",
+        "chrf",
+        "ter",
+    ]
+
+
+def test_likelihood_is_the_sum_of_forced_scores(translator: Translator, references: References) -> None:
+    likelihood = evaluate_model(translator, LINES, references, metrics=("loss",)).likelihood
+    assert likelihood is not None
+    firsts = [right[0] for right in references.answers]
+    scored = translator.score(list(zip(LINES, firsts, strict=True)))
+    total = -sum(sum(one.token_scores) for one in scored)
+    num_tokens = sum(len(text.split()) + 1 for text in firsts)
+    num_characters = sum(len(text) + 1 for text in firsts)
+    assert likelihood.negative_log_likelihood == pytest.approx(total)
+    assert likelihood.num_tokens == num_tokens
+    assert likelihood.perplexity_per_token == pytest.approx(math.exp(total / num_tokens))
+    assert likelihood.perplexity_per_character == pytest.approx(math.exp(total / num_characters))
+
+
+def test_training_and_offline_scores_are_equal(tmp_path: Path, references: References) -> None:
+    """mjpost/sacrebleu#162 and #178; facebookresearch/fairseq#2593: one road, whoever asks."""
+    tokenizers = make_tokenizers()
+    size = tokenizers.target.size
+    network = build_model(MODEL, size, size, seed=4).train()
+    validate = make_validation(
+        tokenizers, LINES, references, metrics=("loss", "bleu", "chrf", "ter", "exact", "ser"), decoding=DECODING
+    )
+    online = validate(network)
+    assert network.training
+    assert online == validate(network)
+
+    config = StoredConfig(text=TextConfig(tokenizer="words"), model=MODEL, decoding=DECODING)
+    save_model(tmp_path / "model", config, network, tokenizers, {})
+    loaded = load_model(tmp_path / "model")
+    outputs_file = tmp_path / "output.txt"
+    translations = Translator.load(tmp_path / "model").translate(LINES)
+    outputs_file.write_text("".join(one.text + "\n" for one in translations), encoding="utf-8")
+    outputs = outputs_file.read_text(encoding="utf-8").split("\n")[:-1]
+    offline = evaluate_output(
+        outputs,
+        references,
+        metrics=("bleu", "chrf", "ter", "exact", "ser"),
+        options=MetricOptions(symbols="words"),
+        sources=LINES,
+    )
+    assert loaded.config.decoding == DECODING
+    assert {score.metric: score.value for score in offline.scores} == pytest.approx(
+        {name: value for name, value in online.items() if name != "distinct_outputs"}, abs=0.01
+    )
+    assert online["exact"] == pytest.approx(40.0)
+    assert online["distinct_outputs"] == offline.distinct_outputs
+
+
+def test_validation_decodes_nothing_that_nobody_asked_for(references: References) -> None:
+    tokenizers = make_tokenizers()
+    validate = make_validation(tokenizers, LINES, references, metrics=("loss",), decoding=DECODING)
+    size = tokenizers.target.size
+    assert validate(build_model(MODEL, size, size, seed=4)) == {}
+
+
+def test_a_failed_validation_leaves_the_network_in_training_mode(references: References) -> None:
+    tokenizers = make_tokenizers()
+    size = tokenizers.target.size
+    network = build_model(MODEL, size, size, seed=4).train()
+    decoding = DecodingConfig(coverage_beta=0.2, replace_unknown=True, beam_size=2)
+    unfit = train_tokenizers(TextConfig(tokenizer="characters"), LINES, LINES, seed=1)
+    validate = make_validation(unfit, LINES, references, metrics=("bleu",), decoding=decoding)
+    with pytest.raises(Exception, match="replace_unknown"):
+        validate(network)
+    assert network.training
+
+
+def test_collapse_can_be_seen() -> None:
+    assert distinct_outputs(["a", "b", "c", "d"], ["x", "x", "x", "x"]) == 0.25
+    assert distinct_outputs(["a", "b", "a", "d"], ["x", "y", "x", "z"]) == 1.0
+    assert distinct_outputs(["a", "a"], ["x", "y"]) == 1.0
+
+
+def test_buckets_cover_every_segment_once() -> None:
+    sources = [" ".join("w" * length) for length in (1, 5, 6, 10, 30, 31, 90)]
+    outputs = ["right", "right", "wrong", "right", "right", "wrong", "wrong"]
+    references = References.from_sets([["right"] * 7])
+    report = evaluate_output(outputs, references, metrics=("exact",), sources=sources)
+    found = [(bucket.label, bucket.num_segments, bucket.scores[0].value) for bucket in report.buckets]
+    assert found == [
+        ("0-5", 2, 100.0),
+        ("6-10", 2, 50.0),
+        ("21-30", 1, 100.0),
+        ("31-40", 1, 0.0),
+        ("61+", 1, 0.0),
+    ]
+    assert all(bucket.scores[0].num_segments == bucket.num_segments for bucket in report.buckets)
+    assert {bucket.unit for bucket in report.buckets} == {"words"}
+
+
+def test_single_words_are_measured_in_characters() -> None:
+    report = evaluate_output(
+        ["a", "b"], References.from_sets([["a", "c"]]), metrics=("wer",), sources=["cat", "catalogue"]
+    )
+    assert [(bucket.unit, bucket.label) for bucket in report.buckets] == [("characters", "0-4"), ("characters", "9-10")]
+
+
+def test_the_table_and_the_json_tell_everything(translator: Translator, references: References) -> None:
+    report = evaluate_model(translator, LINES, references, metrics=("loss", "bleu"), system="my model")
+    fields = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert set(fields) == {
+        "system",
+        "num_segments",
+        "scores",
+        "buckets",
+        "likelihood",
+        "distinct_outputs",
+        "decoding",
+        "warnings",
+    }
+    assert fields["scores"][0]["signature"].startswith("nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    table = report.lines()
+    assert table[0] == "my model: 5 segments"
+    assert fields["scores"][0]["signature"] in table[1]
+    assert "perplexity" in table[2]
+
+
+def test_tokenised_output_is_told() -> None:
+    """mjpost/sacrebleu#162 and #178; facebookresearch/fairseq#2593."""
+    plain = ["Well, it's 3.5% up (again).", 'He said: "No!"', "Don't go; stay.", "A-B, C/D & E."]
+    tokenised = ["Well , it 's 3.5 % up ( again ) .", 'He said : " No ! "', "Do n't go ; stay .", "A-B , C / D & E ."]
+    references = References.from_sets([plain])
+    good = evaluate_output(plain, references, metrics=("bleu",))
+    bad = evaluate_output(tokenised, references, metrics=("bleu",))
+    assert good.scores[0].value == pytest.approx(100.0)
+    assert not good.warnings
+    assert bad.scores[0].value < 100.0
+    assert "looks tokenised" in bad.warnings[0]
+    assert any("warning: the output looks tokenised" in line for line in bad.lines())
+
+
+def test_counts_that_differ_are_refused_with_both(translator: Translator) -> None:
+    """mjpost/sacrebleu#220."""
+    references = References.from_sets([["a", "b"]])
+    with pytest.raises(DataError, match="3 sources but 2 outputs"):
+        evaluate_output(["a", "b"], references, sources=["a", "b", "c"])
+    with pytest.raises(DataError, match="has 5 lines, but the references have 2"):
+        evaluate_model(translator, LINES, references)
