@@ -1,4 +1,3 @@
-# ruff: noqa: N815 (tensors carry shape letters)
 """Batches: padded tensors made from pairs of stores.
 
 In: stores and indices of pairs. Out: a `Batch`.
@@ -8,7 +7,7 @@ Padding is the id of the extra row that stands last in an embedding, but its val
 goes by lengths, so that no id of the vocabulary, the end symbol least of all, can be mistaken for padding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +17,10 @@ import torch
 from torch import Tensor
 
 from malmoi.data.store import IntArray, Store
+from malmoi.text.tokenizer import Tokenizer, Tokenizers
+
+# The stream of random numbers that is ours under a seed; see `batching`.
+SAMPLING = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,3 +183,56 @@ def assemble(source: Padded, target: Padded, lines: npt.NDArray[np.int64], targe
         lines_B=lines,
         num_target_tokens=int(target.lengths.sum()),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class BatchMaker:
+    """Batches for training from indices, with subword sampling on request (`sampling` above 0).
+
+    Sampled text is decoded from the stored ids and encoded anew, by a generator that depends on (seed, epoch, position)
+    alone: BPE-dropout (Provilkov et al., 2020) or unigram sampling (Kudo, 2018), on each side whose tokeniser is of
+    such a kind. It grows longer, so a batch may then hold more than its budget (`Batch.split` counts what is there); a
+    text that grows beyond `max_tokens` keeps its stored ids.
+    """
+
+    stores: Sequence[Store]
+    tokenizers: Tokenizers
+    seed: int
+    sampling: float = 0.0
+    max_tokens: int = 256
+
+    def __call__(self, indices: IntArray, epoch: int, position: int) -> Batch:
+        """The batch of these pairs, which stands at this position of this epoch."""
+        source_padding_id, target_start_id = self.tokenizers.source.size, self.tokenizers.target.size
+        batch = collate(self.stores, indices, source_padding_id, target_start_id)
+        if not self.sampling:
+            return batch
+        seeds = np.random.default_rng([self.seed, SAMPLING, epoch, position]).integers(2**32, size=2)
+        source = rows_of(batch.source_BS, batch.source_lengths_B)
+        target = rows_of(batch.target_output_BT, batch.target_lengths_B)
+        return batch_of_rows(
+            self.sampled(self.tokenizers.source, source, int(seeds[0])),
+            self.sampled(self.tokenizers.target, target, int(seeds[1])),
+            batch.lines_B,
+            source_padding_id,
+            target_start_id,
+        )
+
+    def sampled(self, tokenizer: Tokenizer, rows: list[list[int]], seed: int) -> list[list[int]]:
+        """Rows cut anew."""
+        if tokenizer.kind not in ("bpe", "unigram"):
+            return rows
+        texts = [tokenizer.decode(row) for row in rows]
+        anew = [[*row, tokenizer.end_id] for row in tokenizer.encode_sampled(texts, self.sampling, seed)]
+        return [new if len(new) <= self.max_tokens else old for new, old in zip(anew, rows, strict=True)]
+
+
+def rows_of(ids_BL: Tensor, lengths_B: Tensor) -> list[list[int]]:
+    """Rows without their padding."""
+    return [row[:length] for row, length in zip(ids_BL.tolist(), lengths_B.tolist(), strict=True)]
+
+
+def validation_batches(stores: Sequence[Store], tokenizers: Tokenizers, plan: Iterable[IntArray]) -> Iterator[Batch]:
+    """The batches of a plan of `batching.in_order`, one after the other, never sampled."""
+    for indices in plan:
+        yield collate(stores, indices, tokenizers.source.size, tokenizers.target.size)

@@ -187,10 +187,14 @@ def hash_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def hash_bytes(data: bytes) -> str:
+    """blake2b of bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def hash_json(value: Mapping[str, Any]) -> str:
     """blake2b of a value in JSON's spelling with sorted keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hash_bytes(json.dumps(value, sort_keys=True, ensure_ascii=True).encode())
 
 
 def id_type(vocabulary_size: int) -> IdType:
