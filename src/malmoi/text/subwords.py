@@ -156,8 +156,8 @@ def train_subwords(
         eos_id=END_ID,
         bos_id=-1,
         pad_id=-1,
-        # Every line is at most this long already; the longest one after escaping is below it.
-        max_sentence_length=2 * MAX_LINE_BYTES,
+        # The lines were measured already, so that none is skipped here without a word.
+        max_sentence_length=MAX_LINE_BYTES,
         shuffle_input_sentence=False,
         num_threads=1,
         minloglevel=2,

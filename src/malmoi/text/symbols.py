@@ -6,10 +6,11 @@ In: text. Out: ids, 0 for unknown and 1 for the end, symbols from 2 on; and back
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from malmoi.config import TokenizerKind
 from malmoi.errors import CheckpointError, DataError
+from malmoi.log import get_logger
 from malmoi.text.ids import END_ID, SPACE_SYMBOL, UNKNOWN_ID, control_name, decode_bytes, forbidden_ids
 from malmoi.text.lines import normalize, one_line
 
@@ -136,11 +137,13 @@ def train_symbols(
         counts.update(cut(kind, text))
     if not counts:
         raise DataError("there is no text to build a vocabulary from")
-    ranked = sorted(
-        (symbol for symbol, count in counts.items() if count >= minimum_count),
-        key=lambda symbol: (-counts[symbol], symbol),
-    )
-    return SymbolTokenizer(kind, ranked[: vocabulary_size - NUM_CONTROLS])
+    frequent = [symbol for symbol, count in counts.items() if count >= minimum_count]
+    if not frequent:
+        raise DataError(f"none of {len(counts):,} {kind} occurs {minimum_count} times: lower text.minimum_count")
+    symbols = sorted(frequent, key=lambda symbol: (-counts[symbol], symbol))[: vocabulary_size - NUM_CONTROLS]
+    if len(symbols) < len(counts):
+        get_logger().info(f"vocabulary: {len(symbols):,} of {len(counts):,} {kind}; the rarer ones become unknown")
+    return SymbolTokenizer(kind, symbols)
 
 
 def format_symbols(symbols: Sequence[str]) -> bytes:
@@ -153,20 +156,25 @@ def load_symbols(kind: Literal["characters", "words"], files: Mapping[str, bytes
     place = f"{where}/{SYMBOLS_FILE}"
     if SYMBOLS_FILE not in files:
         raise CheckpointError(f"{place}: the file is missing")
-    try:
-        symbols: Any = json.loads(files[SYMBOLS_FILE])
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{place}: not UTF-8 at byte {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise CheckpointError(f"{place}:{error.lineno}: not valid JSON ({error.msg})") from None
-    if not isinstance(symbols, list):
-        raise CheckpointError(f"{place}:1: expected a list of symbols")
+    rows = files[SYMBOLS_FILE].rstrip().split(b"\n")
+    if len(rows) < 2 or rows[0].strip() != b"[" or rows[-1].strip() != b"]":
+        raise CheckpointError(f"{place}: expected a list in brackets, one symbol a line")
     first_lines: dict[str, int] = {}
-    for line, symbol in enumerate(cast(list[Any], symbols), start=2):
-        # A symbol is right exactly if cutting it gives it back: neither blank, nor cut in two, nor changed by NFC.
-        if not isinstance(symbol, str) or list(cut(kind, symbol)) != [symbol]:
-            raise CheckpointError(f"{place}:{line}: {json.dumps(symbol)} cannot be one of {kind}")
+    for line, row in enumerate(rows[1:-1], start=2):
+        symbol = read_symbol(kind, row, f"{place}:{line}")
         if symbol in first_lines:
             raise CheckpointError(f"{place}:{line}: {json.dumps(symbol)} stands on line {first_lines[symbol]} already")
         first_lines[symbol] = line
     return SymbolTokenizer(kind, list(first_lines))
+
+
+def read_symbol(kind: Literal["characters", "words"], row: bytes, where: str) -> str:
+    """The symbol on one line of the file."""
+    try:
+        symbol: Any = json.loads(row.strip().removesuffix(b","))
+    except ValueError:
+        raise CheckpointError(f"{where}: expected one symbol in quotes") from None
+    # A symbol is right exactly if cutting it gives it back: neither blank, nor cut in two, nor changed by NFC.
+    if not isinstance(symbol, str) or list(cut(kind, symbol)) != [symbol]:
+        raise CheckpointError(f"{where}: {json.dumps(symbol)} cannot be one of {kind}")
+    return symbol
