@@ -115,8 +115,8 @@ def check_mask(mask: Mask, query_BNTH: Tensor, key_BNSH: Tensor) -> None:
 class StackedLinear(nn.Linear):
     """Several projections of one input as one product; start values are drawn for each on its own."""
 
-    def __init__(self, width_in: int, width_out: int, num_parts: int) -> None:
-        super().__init__(width_in, width_out * num_parts)
+    def __init__(self, width_in: int, width_out: int, num_parts: int, bias: bool = True) -> None:
+        super().__init__(width_in, width_out * num_parts, bias=bias)
         self.num_parts = num_parts
 
 

@@ -15,6 +15,9 @@ from malmoi.models.interface import Output, Seq2Seq
 from malmoi.models.positions import RelativePositions
 
 NORM_EPSILON = 1e-5
+NUM_LSTM_GATES = 4
+# Gates stand in torch's order: input, forget, cell, output.
+FORGET_GATE = 1
 
 
 def build_norm(kind: NormKind, width: int) -> nn.Module:
@@ -76,6 +79,10 @@ class FeedForward(nn.Module):
                 assert_never(self.activation)
 
 
+class RecurrentLinear(StackedLinear):
+    """What a state enters a recurrent cell through; a part is a gate."""
+
+
 def initialize(model: nn.Module, generator: torch.Generator) -> None:
     """Give every parameter its start value, in the order of the modules.
 
@@ -92,11 +99,18 @@ def initialize(model: nn.Module, generator: torch.Generator) -> None:
                     nn.init.normal_(module.weight, std=module.weight.size(1) ** -0.5, generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-            case nn.Linear(weight=weight, bias=bias):
+            case RecurrentLinear():
+                for part in module.weight.detach().chunk(module.num_parts):
+                    nn.init.orthogonal_(part, generator=generator)
+                for gate, part in enumerate(module.bias.detach().chunk(module.num_parts)):
+                    part.fill_(1.0 if module.num_parts == NUM_LSTM_GATES and gate == FORGET_GATE else 0.0)
+            case nn.Linear():
                 num_parts = module.num_parts if isinstance(module, StackedLinear) else 1
-                for part in weight.detach().chunk(num_parts):
+                for part in module.weight.detach().chunk(num_parts):
                     nn.init.xavier_uniform_(part, generator=generator)
-                nn.init.zeros_(bias)
+                for name, parameter in module.named_parameters(recurse=False):
+                    if name == "bias":
+                        nn.init.zeros_(parameter)
             case RelativePositions(key=key, value=value):
                 nn.init.xavier_uniform_(key, generator=generator)
                 nn.init.xavier_uniform_(value, generator=generator)
@@ -114,13 +128,12 @@ def initialize_recurrent(cell: nn.RNNBase, generator: torch.Generator) -> None:
 
     The forget gate of an LSTM begins with a bias of 1 (Jozefowicz et al., 2015), half from each of torch's two biases.
     """
-    num_gates = 4 if cell.mode == "LSTM" else 3
+    num_gates = NUM_LSTM_GATES if cell.mode == "LSTM" else 3
     for name, parameter in cell.named_parameters():
-        with torch.no_grad():
-            for gate, part in enumerate(parameter.chunk(num_gates)):
-                if name.startswith("weight_ih"):
-                    nn.init.xavier_uniform_(part, generator=generator)
-                elif name.startswith("weight_hh"):
-                    nn.init.orthogonal_(part, generator=generator)
-                else:
-                    part.fill_(0.5 if num_gates == 4 and gate == 1 else 0.0)
+        for gate, part in enumerate(parameter.detach().chunk(num_gates)):
+            if name.startswith("weight_ih"):
+                nn.init.xavier_uniform_(part, generator=generator)
+            elif name.startswith("weight_hh"):
+                nn.init.orthogonal_(part, generator=generator)
+            else:
+                part.fill_(0.5 if num_gates == NUM_LSTM_GATES and gate == FORGET_GATE else 0.0)

@@ -17,6 +17,7 @@ from malmoi.models.positions import (
     RotaryPositions,
     SinusoidalPositions,
 )
+from malmoi.models.rnn import Rnn
 from malmoi.models.transformer import PositionPlan, Transformer
 
 
@@ -37,7 +38,7 @@ def build_model(
                     config, plan_positions(config), source_vocabulary_size, target_vocabulary_size, bits
                 )
             case RnnConfig():
-                raise NotImplementedError
+                model = Rnn(config, source_vocabulary_size, target_vocabulary_size, bits)
             case _:
                 assert_never(config)
     with torch.no_grad():

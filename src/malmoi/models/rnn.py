@@ -1,0 +1,359 @@
+"""Seq2Seq and Seq2Seq with attention: the recurrent systems that came before the Transformer.
+
+In: ids of sources and targets. Out: hidden states of the decoder in the width of the embeddings; for search, a memory
+and a state.
+
+The encoder's last states are handed over once as the decoder's first ones (Sutskever et al., 2014), through
+s_0 = tanh(W h) (Cho et al., 2014, appendix A.2). Without attention this is all that the decoder knows of the source.
+Embeddings are scaled by the square root of their width, as in the Transformer.
+
+Letters: B sentences, S source places, T target places, X embedding size, D = X width of hidden states, H state size,
+C slots of a state, L layers, A annotation size, R live rows, K rows per sentence.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self, assert_never
+
+import torch
+from torch import Tensor, nn
+
+from malmoi.config import RnnConfig
+from malmoi.models.attention import Mask, StackedLinear, length_mask
+from malmoi.models.dropout import Dropout, RandomBits
+from malmoi.models.interface import (
+    DecoderState,
+    Memory,
+    Seq2Seq,
+    Trace,
+    check_source,
+    check_target,
+    check_tokens,
+)
+from malmoi.models.recurrent import (
+    AttentiveCell,
+    RecurrentEncoder,
+    build_layer,
+    masked_softmax,
+    run_stack,
+)
+from malmoi.models.rows import RowLayout
+
+
+@dataclass(frozen=True)
+class RnnMemory(Memory):
+    """The decoder's first states, and with attention what it looks at, once per sentence."""
+
+    first_BLCH: Tensor
+    values_BSA: Tensor
+    keys_BSA: Tensor
+    lengths_B: Tensor
+    mask: Mask
+
+    @property
+    def num_sentences(self) -> int:
+        return self.lengths_B.numel()
+
+    def select(self, sentences_B: Tensor) -> "RnnMemory":
+        """Some of the sentences, cut to the longest of them."""
+        lengths_B = self.lengths_B[sentences_B]
+        longest = max(int(lengths_B.max()), 1) if lengths_B.numel() else 1
+        return RnnMemory(
+            self.first_BLCH[sentences_B],
+            self.values_BSA[sentences_B, :longest],
+            self.keys_BSA[sentences_B, :longest],
+            lengths_B,
+            length_mask(lengths_B, longest, self.values_BSA.dtype),
+        )
+
+    def append(self, other: "RnnMemory") -> "RnnMemory":
+        longest = max(self.values_BSA.size(1), other.values_BSA.size(1))
+        lengths_B = torch.cat([self.lengths_B, other.lengths_B])
+        return RnnMemory(
+            torch.cat([self.first_BLCH, other.first_BLCH]),
+            torch.cat([pad_places(self.values_BSA, longest), pad_places(other.values_BSA, longest)]),
+            torch.cat([pad_places(self.keys_BSA, longest), pad_places(other.keys_BSA, longest)]),
+            lengths_B,
+            length_mask(lengths_B, longest, self.values_BSA.dtype),
+        )
+
+
+def pad_places(states_BSA: Tensor, num_places: int) -> Tensor:
+    """Zeros after the last source place."""
+    return nn.functional.pad(states_BSA, (0, 0, 0, num_places - states_BSA.size(1)))
+
+
+@dataclass(frozen=True)
+class RnnState(DecoderState):
+    """Rows of a search: their memory, which sentence each one asks, and their states."""
+
+    memory: RnnMemory
+    layout: RowLayout
+    states_RLCH: Tensor
+    keep_attention: bool
+    attention_RS: Tensor | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.layout.sentence_R.numel()
+
+    def select(self, rows_R: Tensor) -> Self:
+        layout, maybe_needed_B = self.layout.select(rows_R)
+        memory = self.memory if maybe_needed_B is None else self.memory.select(maybe_needed_B)
+        attention_RS = None
+        if self.attention_RS is not None:
+            attention_RS = self.attention_RS[rows_R, : memory.values_BSA.size(1)]
+        states_RLCH = self.states_RLCH[rows_R]
+        return replace(self, memory=memory, layout=layout, states_RLCH=states_RLCH, attention_RS=attention_RS)
+
+    def append(self, other: DecoderState) -> Self:
+        """Attention of the last step is left behind: `other` may not have made one."""
+        assert isinstance(other, RnnState)
+        return replace(
+            self,
+            memory=self.memory.append(other.memory),
+            layout=self.layout.append(other.layout),
+            states_RLCH=torch.cat([self.states_RLCH, other.states_RLCH]),
+            attention_RS=None,
+        )
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step of a decoder gives; weights are those of the cross-attention, `(B, K, S)`, if it has one."""
+
+    hidden_RD: Tensor
+    states_RLCH: Tensor
+    weights_BKS: Tensor | None
+
+
+class RecurrentDecoder(nn.Module):
+    """The first states of a decoder, and the layers that run over all places at once."""
+
+    def __init__(self, config: RnnConfig, sizes_in: list[int], bits: RandomBits) -> None:
+        super().__init__()
+        num_slots = 2 if config.cell == "lstm" else 1
+        self.num_encoder_layers = config.encoder_layers
+        self.bridge = nn.ModuleList(
+            StackedLinear(config.hidden, config.hidden, num_slots) for _ in range(config.decoder_layers)
+        )
+        self.layers = nn.ModuleList(build_layer(config.cell, size_in, config.hidden) for size_in in sizes_in)
+        self.dropout = Dropout(config.dropout, bits)
+
+    @property
+    def stack(self) -> list[nn.GRU | nn.LSTM]:
+        """The layers with their type, which a `ModuleList` does not tell."""
+        return [layer for layer in self.layers if isinstance(layer, nn.GRU | nn.LSTM)]
+
+    def first_states(self, last_BLCA: Tensor) -> Tensor:
+        """s_0 = tanh(W h) for each slot, from the encoder layer at the same height (the top one where it has none)."""
+        first: list[Tensor] = []
+        for index, bridge in enumerate(self.bridge):
+            last_BCA = last_BLCA[:, min(index, self.num_encoder_layers - 1)]
+            assert isinstance(bridge, StackedLinear)
+            slots = zip(
+                last_BCA.unbind(1),
+                bridge.weight.chunk(bridge.num_parts),
+                bridge.bias.chunk(bridge.num_parts),
+                strict=True,
+            )
+            states = [torch.tanh(nn.functional.linear(last_BA, weight, bias)) for last_BA, weight, bias in slots]
+            first.append(torch.stack(states, dim=1))
+        return torch.stack(first, dim=1)
+
+    def keys(self, values_BSA: Tensor) -> Tensor:
+        """What queries are compared with."""
+        return values_BSA
+
+    def forward(self, embedded_BTX: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor | None]:
+        """Hidden states at every place, `(B, T, D)`, and the weights of the attention, `(B, T, S)`."""
+        raise NotImplementedError
+
+    def step(self, embedded_RX: Tensor, states_RLCH: Tensor, memory: RnnMemory, layout: RowLayout) -> StepResult:
+        """The same for one more place of each row."""
+        raise NotImplementedError
+
+
+class PlainDecoder(RecurrentDecoder):
+    """Without attention (Sutskever et al., 2014): the source is known from the first states alone."""
+
+    def __init__(self, config: RnnConfig, bits: RandomBits) -> None:
+        super().__init__(config, [config.width, *[config.hidden] * (config.decoder_layers - 1)], bits)
+        self.readout = nn.Linear(config.hidden, config.width)
+
+    def forward(self, embedded_BTX: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor | None]:
+        states_BTH, _ = run_stack(self.stack, embedded_BTX, memory.first_BLCH, self.dropout)
+        return self.readout(self.dropout(states_BTH)), None
+
+    def step(self, embedded_RX: Tensor, states_RLCH: Tensor, memory: RnnMemory, layout: RowLayout) -> StepResult:
+        states_R1H, after_RLCH = run_stack(self.stack, embedded_RX[:, None], states_RLCH, self.dropout)
+        return StepResult(self.readout(self.dropout(states_R1H[:, 0])), after_RLCH, None)
+
+
+class DotDecoder(RecurrentDecoder):
+    """Global dot attention (Luong et al., 2015): score h . h_j (equation 8), h~ = tanh(W [c; h]) (equation 5).
+
+    h~ is not fed back, so that all places of a known target are computed at once.
+    """
+
+    def __init__(self, config: RnnConfig, bits: RandomBits) -> None:
+        super().__init__(config, [config.width, *[config.hidden] * (config.decoder_layers - 1)], bits)
+        self.readout = nn.Linear(2 * config.hidden, config.width)
+
+    def forward(self, embedded_BTX: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor | None]:
+        states_BTH, _ = run_stack(self.stack, embedded_BTX, memory.first_BLCH, self.dropout)
+        context_BTA, weights_BTS = self.look(states_BTH, memory)
+        return self.read_out(states_BTH, context_BTA), weights_BTS
+
+    def step(self, embedded_RX: Tensor, states_RLCH: Tensor, memory: RnnMemory, layout: RowLayout) -> StepResult:
+        states_R1H, after_RLCH = run_stack(self.stack, embedded_RX[:, None], states_RLCH, self.dropout)
+        context_BKA, weights_BKS = self.look(layout.group(states_R1H[:, 0]), memory)
+        hidden_RD = self.read_out(states_R1H[:, 0], layout.ungroup(context_BKA))
+        return StepResult(hidden_RD, after_RLCH, weights_BKS)
+
+    def look(self, states_BTH: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor]:
+        weights_BTS = masked_softmax(states_BTH @ memory.keys_BSA.transpose(1, 2), memory.mask)
+        return weights_BTS @ memory.values_BSA, weights_BTS
+
+    def read_out(self, states_BTH: Tensor, context_BTA: Tensor) -> Tensor:
+        joined = self.dropout(torch.cat([context_BTA, states_BTH], dim=-1))
+        return torch.tanh(self.readout(joined))
+
+
+class AdditiveDecoder(RecurrentDecoder):
+    """Additive attention (Bahdanau et al., 2015) in the lowest layer; the layers above run over all places at once.
+
+    The readout is the appendix's maxout of [s, E y, c], with the new state s_i as in equation 4.
+    """
+
+    def __init__(self, config: RnnConfig, bits: RandomBits) -> None:
+        super().__init__(config, [config.hidden] * (config.decoder_layers - 1), bits)
+        self.cell = AttentiveCell(config.cell, config.width, config.hidden)
+        self.readout = StackedLinear(2 * config.hidden + config.width, config.width, 2)
+
+    def keys(self, values_BSA: Tensor) -> Tensor:
+        return self.cell.key(values_BSA)
+
+    def forward(self, embedded_BTX: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor | None]:
+        # Only what depends on the state before is inside the loop.
+        from_token_TBG = self.cell.token(embedded_BTX).transpose(0, 1)
+        joined = self.cell.joined_state()
+        state_BCH = memory.first_BLCH[:, 0]
+        states: list[Tensor] = []
+        contexts: list[Tensor] = []
+        weights: list[Tensor] = []
+        for from_token_BG in from_token_TBG.unbind(0):
+            query_BA, from_state_BG = self.split(nn.functional.linear(state_BCH[:, 0], *joined))
+            context_B1A, weights_B1S = self.cell.look(
+                query_BA[:, None], memory.keys_BSA, memory.values_BSA, memory.mask
+            )
+            context_BA = context_B1A[:, 0]
+            from_input_BG = torch.addmm(from_token_BG, context_BA, self.cell.context.weight.t())
+            state_BCH = self.cell.move(from_input_BG, from_state_BG, state_BCH)
+            states.append(state_BCH[:, 0])
+            contexts.append(context_BA)
+            weights.append(weights_B1S[:, 0])
+        states_BTH = torch.stack(states, dim=1)
+        if self.stack:
+            above_BLCH = memory.first_BLCH[:, 1:]
+            states_BTH, _ = run_stack(self.stack, self.dropout(states_BTH), above_BLCH, self.dropout)
+        hidden_BTD = self.read_out(states_BTH, embedded_BTX, torch.stack(contexts, dim=1))
+        return hidden_BTD, torch.stack(weights, dim=1)
+
+    def step(self, embedded_RX: Tensor, states_RLCH: Tensor, memory: RnnMemory, layout: RowLayout) -> StepResult:
+        query_RA, from_state_RG = self.split(nn.functional.linear(states_RLCH[:, 0, 0], *self.cell.joined_state()))
+        query_BKA = layout.group(query_RA)
+        context_BKA, weights_BKS = self.cell.look(query_BKA, memory.keys_BSA, memory.values_BSA, memory.mask)
+        context_RA = layout.ungroup(context_BKA)
+        from_input_RG = torch.addmm(self.cell.token(embedded_RX), context_RA, self.cell.context.weight.t())
+        after_RLCH = self.cell.move(from_input_RG, from_state_RG, states_RLCH[:, 0])[:, None]
+        states_RH = after_RLCH[:, 0, 0]
+        if self.stack:
+            below_R1H = self.dropout(states_RH[:, None])
+            states_R1H, above_RLCH = run_stack(self.stack, below_R1H, states_RLCH[:, 1:], self.dropout)
+            states_RH = states_R1H[:, 0]
+            after_RLCH = torch.cat([after_RLCH, above_RLCH], dim=1)
+        return StepResult(self.read_out(states_RH, embedded_RX, context_RA), after_RLCH, weights_BKS)
+
+    def split(self, from_state: Tensor) -> tuple[Tensor, Tensor]:
+        """The query, and the state's half of the gates."""
+        num_gates = from_state.size(-1) - self.cell.size
+        return from_state[:, num_gates:], from_state[:, :num_gates]
+
+    def read_out(self, states: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
+        joined = self.dropout(torch.cat([states, embedded, context], dim=-1))
+        first, second = self.readout(joined).chunk(2, dim=-1)
+        return torch.maximum(first, second)
+
+
+def build_decoder(config: RnnConfig, bits: RandomBits) -> RecurrentDecoder:
+    match config.attention:
+        case "none":
+            return PlainDecoder(config, bits)
+        case "additive":
+            return AdditiveDecoder(config, bits)
+        case "dot":
+            return DotDecoder(config, bits)
+        case _:
+            assert_never(config.attention)
+
+
+class Rnn(Seq2Seq):
+    """A recurrent encoder and decoder, with or without attention."""
+
+    def __init__(
+        self, config: RnnConfig, source_vocabulary_size: int, target_vocabulary_size: int, bits: RandomBits
+    ) -> None:
+        super().__init__(
+            source_vocabulary_size, target_vocabulary_size, config.width, config.tying, config.output_bias, bits
+        )
+        self.config = config
+        self.embedding_dropout = Dropout(config.dropout, bits)
+        self.encoder = RecurrentEncoder(config, bits)
+        self.decoder = build_decoder(config, bits)
+
+    def forward(
+        self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor, trace: Trace | None = None
+    ) -> Tensor:
+        if trace is not None and not self.bits.is_paused:
+            with self.bits.paused():
+                return self(source_BS, source_lengths_B, target_BT, trace)
+        check_target(target_BT, source_BS.size(0))
+        memory = self.read(source_BS, source_lengths_B)
+        hidden_BTD, weights_BTS = self.decoder(self.embed(self.target_embedding, target_BT), memory)
+        if trace is not None and weights_BTS is not None:
+            trace.add("decoder.cross", weights_BTS[:, None])
+        return hidden_BTD
+
+    def embed(self, embedding: nn.Embedding, ids: Tensor) -> Tensor:
+        return self.embedding_dropout(embedding(ids) * math.sqrt(self.width))
+
+    def read(self, source_BS: Tensor, source_lengths_B: Tensor) -> RnnMemory:
+        check_source(source_BS, source_lengths_B)
+        embedded_BSX = self.embed(self.source_embedding, source_BS)
+        mask = length_mask(source_lengths_B, source_BS.size(1), embedded_BSX.dtype)
+        values_BSA, last_BLCA = self.encoder(embedded_BSX, source_lengths_B, mask)
+        first_BLCH = self.decoder.first_states(last_BLCA)
+        return RnnMemory(first_BLCH, values_BSA, self.decoder.keys(values_BSA), source_lengths_B, mask)
+
+    @torch.no_grad()
+    def encode(self, source_BS: Tensor, source_lengths_B: Tensor, trace: Trace | None = None) -> RnnMemory:
+        return self.read(source_BS, source_lengths_B)
+
+    def start(self, memory: Memory, keep_attention: bool = False) -> RnnState:
+        assert isinstance(memory, RnnMemory)
+        num_rows = memory.num_sentences
+        layout = RowLayout.build(torch.arange(num_rows, device=memory.lengths_B.device), num_rows)
+        return RnnState(memory, layout, memory.first_BLCH, keep_attention)
+
+    @torch.no_grad()
+    def step(self, token_R: Tensor, state: DecoderState, trace: Trace | None = None) -> tuple[Tensor, RnnState]:
+        assert isinstance(state, RnnState)
+        check_tokens(token_R, state.num_rows)
+        embedded_RX = self.embed(self.target_embedding, token_R)
+        result = self.decoder.step(embedded_RX, state.states_RLCH, state.memory, state.layout)
+        weights_RS = None if result.weights_BKS is None else state.layout.ungroup(result.weights_BKS)
+        if trace is not None and weights_RS is not None:
+            trace.add("decoder.cross", weights_RS[:, None, None])
+        attention_RS = weights_RS if state.keep_attention else None
+        return result.hidden_RD, replace(state, states_RLCH=result.states_RLCH, attention_RS=attention_RS)
