@@ -28,7 +28,8 @@ MakeBatch: TypeAlias = Callable[[IntArray, int, int], Batch]
 Item: TypeAlias = tuple[int, int, Batch]
 """(epoch, position in the epoch, batch), both from 0."""
 
-# Pairs are sorted by length within pools of about so many batches: long enough for little padding.
+# Pairs are sorted by length within pools of about so many batches. On 29,000 sentence pairs and 4,096 tokens a batch,
+# real tokens are 91 % of the source and 99 % of the target with 256, 81 % and 98 % with 32.
 POOL_BATCHES = 256
 # Batches made ahead of the consumer.
 PREFETCH = 4
@@ -125,7 +126,7 @@ class BatchPlan:
 
     def pairs_of(self, epoch: int) -> IntArray:
         """Indices of the pairs seen in an epoch, as often as they are seen, not yet shuffled."""
-        parts: list[IntArray] = []
+        parts: list[IntArray] = [np.empty(0, dtype=self.index_type)]
         first = 0
         for number, (store, weight) in enumerate(zip(self.stores, self.weights, strict=True)):
             fitting = self.fitting[number]
