@@ -1,0 +1,177 @@
+"""Sentences that are searched together: one step of all of them, and who leaves and who comes in.
+
+In: a scorer and requests. Out: the outputs of each request, as soon as nothing can better them. In each step the scorer
+is asked once for all rows, rules forbid what may not be, a chooser (beam or sampling) decides, outputs that end are put
+aside for good, and the scorer's state, rules and records all move by one selection of rows.
+
+Letters: B sentences, K rows of a sentence, R = B x K rows, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from malmoi.config import DecodingConfig
+from malmoi.decoding.attention import AttentionRecord
+from malmoi.decoding.beam import BeamChooser
+from malmoi.decoding.constraints import Constraints
+from malmoi.decoding.forced import pad_sources
+from malmoi.decoding.interface import Hypothesis, Request, Scorer
+from malmoi.decoding.live import Choice, Live, Pool, Samples, Sentence
+from malmoi.decoding.rules import ForbiddenIds, ForcedPrefix, Limits, MinimumLength, NoRepeat, Rule
+from malmoi.decoding.running import Continuations, Running
+from malmoi.decoding.sampling import SampleChooser, draw_numbers
+from malmoi.decoding.scoring import Scoring
+
+Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+NO_IDS = np.empty(0, dtype=np.int64)
+
+
+class SearchBatch:
+    """Sentences that are searched together, one step at a time; others can come in between steps.
+
+    The caller makes its steps in `torch.inference_mode` or `no_grad`.
+    """
+
+    def __init__(
+        self, scorer: Scorer, config: DecodingConfig, forbidden_ids: Sequence[int] = (), *, keep_attention: bool = False
+    ) -> None:
+        self.scorer = scorer
+        self.config = config
+        self.scoring = Scoring.from_config(config)
+        self.keep_attention = keep_attention
+        self.looks = keep_attention or config.coverage_beta > 0
+        self.width = config.n_best if config.method == "sample" else config.beam_size
+        self.chooser = (
+            SampleChooser.from_config(config, scorer.end_id)
+            if config.method == "sample"
+            else BeamChooser(self.width, scorer.end_id, config.diverse_groups, config.diversity)
+        )
+        self.first_rules = make_rules(scorer, config, forbidden_ids)
+        self.running: Running | None = None
+
+    @property
+    def num_sentences(self) -> int:
+        """Sentences in flight."""
+        return 0 if self.running is None else len(self.running.live.sentences)
+
+    def num_fitting(self, source_lengths: Sequence[int]) -> int:
+        """How many of the waiting sentences, in their order, should come in now.
+
+        None until half of the budget is free, since coming in has its own cost; one at least where nothing goes on.
+        """
+        live = [] if self.running is None else [len(one.request.source) for one in self.running.live.sentences]
+        longest, budget = max(live, default=0), self.config.batch_tokens
+        if 2 * len(live) * self.width * longest > budget:
+            return 0
+        for count, length in enumerate(source_lengths):
+            longest = max(longest, length)
+            if (len(live) + count + 1) * self.width * longest > budget and live + [count] * count:
+                return count
+        return len(source_lengths)
+
+    def add(self, requests: Sequence[tuple[int, Request]]) -> None:
+        """Let sentences in, each with the number that its answer shall bear."""
+        if not requests:
+            return
+        scorer = self.scorer
+        source_BS, lengths_B = pad_sources([request.source for _, request in requests], scorer)
+        state = scorer.start(scorer.encode(source_BS, lengths_B), keep_attention=self.looks)
+        rows_R = torch.arange(len(requests), device=scorer.device).repeat_interleave(self.width)
+        plain = [request for _, request in requests]
+        sentences = tuple(self.make_sentence(number, request) for number, request in requests)
+        running = Running(
+            live=Live.start(sentences, self.width, self.chooser.first_rows),
+            state=state if self.width == 1 else state.select(rows_R),
+            token_R=torch.full_like(rows_R, scorer.start_id),
+            rules=[rule.start(plain, self.width) for rule in self.first_rules],
+            constraints=Constraints(scorer.end_id).start(plain, self.width),
+            record=AttentionRecord.start(lengths_B[rows_R], self.keep_attention) if self.looks else None,
+        )
+        self.running = running if self.running is None else self.running.append(running)
+
+    def make_sentence(self, number: int, request: Request) -> Sentence:
+        """A request with all that it brings along."""
+        limits = Limits.of(request, self.config, self.scorer.end_id)
+        if self.config.method == "beam":
+            return Sentence(number, request, limits, Pool(self.config.n_best))
+        draws = draw_numbers(self.config.seed, number, self.width, limits.most + 1)
+        return Sentence(number, request, limits, Samples(), draws)
+
+    def step(self) -> dict[int, list[Hypothesis]]:
+        """One more token for every row; the answers of sentences that are done with it, by their numbers."""
+        running = self.running
+        assert running is not None, "there is nothing to search"
+        live, scorer = running.live, self.scorer
+        log_probs_RV, state = scorer.step(running.token_R, running.state)
+        for rule in (*running.rules, running.constraints):
+            rule.apply(log_probs_RV)
+        choice = self.chooser.choose(log_probs_RV, live, live.num_tokens_B >= live.most_B, running.constraints)
+        seen = running.record.add(state.attention_RS, running.num_tokens_R) if running.record else None
+        ends = np.full_like(choice.ids_BK, scorer.end_id)
+        own_rows = np.broadcast_to(np.arange(self.width), ends.shape)
+        totals = live.totals_BK + choice.end_log_probs_BK
+        self.collect(choice.ended_BK, Continuations(own_rows, ends, choice.end_log_probs_BK, totals), seen)
+        self.collect(choice.cut_BK, Continuations(own_rows, None, choice.log_probs_BK, live.totals_BK), running.record)
+        exhausted_B = live.num_tokens_B + 1 >= (np.inf if scorer.max_steps is None else scorer.max_steps)
+        if exhausted_B.any():
+            going_on = Continuations(choice.rows_BK, choice.ids_BK, choice.log_probs_BK, choice.totals_BK)
+            self.collect((choice.totals_BK > -np.inf) & exhausted_B[:, None], going_on, seen)
+        open_B = self.find_open(choice) & ~exhausted_B
+        done = [live.sentences[number] for number in np.flatnonzero(~open_B).tolist()]
+        kept = np.flatnonzero(open_B)
+        self.running = running.advance(choice, kept, state, seen) if kept.size else None
+        return {sentence.number: sentence.pool.outputs() for sentence in done}
+
+    def collect(self, taken_BK: Flags, continuations: Continuations, record: AttentionRecord | None) -> None:
+        """Put outputs aside: the marked continuations, if they are good enough for the pools of their sentences."""
+        running = self.running
+        sentences, places = np.nonzero(taken_BK)
+        if running is None or not sentences.size:
+            return
+        live, ids_BK = running.live, continuations.ids_BK
+        rows = continuations.rows_BK[sentences, places]
+        coverage = record.coverage(self.scoring)[sentences * self.width + rows] if record and self.scoring.beta else 0.0
+        num_tokens = live.num_tokens_B[sentences] + (ids_BK is not None)
+        scores = self.scoring.score(continuations.totals_BK[sentences, places], num_tokens, coverage)
+        for sentence, row, place, score in zip(
+            sentences.tolist(), rows.tolist(), places.tolist(), scores.tolist(), strict=True
+        ):
+            pool = live.sentences[sentence].pool
+            token = None if ids_BK is None else int(ids_BK[sentence, place])
+            finished = token == self.scorer.end_id
+            if finished and score <= pool.threshold:
+                continue
+            flat = sentence * self.width + row
+            ids, log_probs = live.said(sentence, row)
+            if token is not None:
+                ids, log_probs = (*ids, token), (*log_probs, float(continuations.log_probs_BK[sentence, place]))
+            trail = record.trail(flat, len(ids)) if record else None
+            missing = 0 if finished else running.constraints.num_missing_after(flat, token)
+            pool.add(Hypothesis(ids, score, log_probs, finished, trail, missing), row)
+
+    def find_open(self, choice: Choice) -> Flags:
+        """Which sentences have a live row that can still better what they have, or fill what they lack."""
+        assert self.running is not None
+        live = self.running.live
+        most = live.most_B + 1
+        if self.scorer.max_steps is not None:
+            most = np.minimum(most, self.scorer.max_steps)
+        best = choice.totals_BK.max(axis=1)
+        thresholds = np.array([sentence.pool.threshold for sentence in live.sentences])
+        return (best > -np.inf) & (self.scoring.bound(best, live.num_tokens_B + 1, most) > thresholds)
+
+
+def make_rules(scorer: Scorer, config: DecodingConfig, forbidden_ids: Sequence[int]) -> list[Rule]:
+    """The rules that settings ask for, without rows yet; the forced prefix comes first, as it must."""
+    rules: list[Rule] = [ForcedPrefix(NO_IDS.reshape(0, 0))]
+    if forbidden_ids:
+        rules.append(ForbiddenIds(torch.tensor(sorted(set(forbidden_ids)), device=scorer.device)))
+    if config.min_length or config.min_length_ratio:
+        rules.append(MinimumLength(config, scorer.end_id, NO_IDS))
+    if config.no_repeat_ngram:
+        rules.append(NoRepeat(config.no_repeat_ngram, NO_IDS.reshape(0, 0), NO_IDS))
+    return rules

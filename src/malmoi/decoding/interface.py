@@ -1,0 +1,101 @@
+"""The search doorway: what a search asks of a model, what it is asked for, and what it answers.
+
+In: `Request`s, sentences as source ids with what their outputs must hold. Out: `Hypothesis` lists, best first.
+Whatever gives log-probabilities step by step is a `Scorer`: a network, an ensemble, a fast engine, a table in a test.
+
+Letters: B sentences, S source places, T target tokens, R live rows, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from malmoi.models.interface import DecoderState, Memory
+
+Ids = tuple[int, ...]
+Phrase = Ids | tuple[Ids, ...]
+"""Ids that stand together in the output, or several spellings of which any one will do."""
+
+IMPOSSIBLE = -1e4
+"""What a token of probability 0 counts in a score, so that scores are finite: forced tokens alone can need it."""
+
+
+class Scorer(Protocol):
+    """Log-probabilities of the next token, row by row; the same whatever other rows there are."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V: ids below it can come out."""
+        ...
+
+    @property
+    def start_id(self) -> int:
+        """What is fed in the first step; never comes out."""
+        ...
+
+    @property
+    def end_id(self) -> int:
+        """The last token of every finished output."""
+        ...
+
+    @property
+    def source_padding_id(self) -> int:
+        """Fills short sources; its value never matters."""
+        ...
+
+    @property
+    def max_steps(self) -> int | None:
+        """Most steps that the scorer can make for a row, None where there is no limit."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where ids are wanted and log-probabilities come from."""
+        ...
+
+    def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Memory:
+        """Read sources, int64, padded on the right."""
+        ...
+
+    def start(self, memory: Memory, keep_attention: bool = False) -> DecoderState:
+        """One row per sentence, before the first step."""
+        ...
+
+    def step(self, token_R: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Feed a token per row: natural log-probabilities `log_probs_RV`, a fresh tensor that the caller may change,
+        and the state after it, with `attention_RS` if it was asked for and the scorer has any."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sentence to search for.
+
+    `source` ends with `</s>`, as in training. The output begins with `prefix` and holds every phrase of `constraints`
+    as a run of tokens. A phrase that is listed several times must occur as many times; occurrences are counted by the
+    place where they end, so that phrases may overlap or lie within one another, and one run of tokens counts for every
+    phrase that it spells.
+    """
+
+    source: Ids
+    prefix: Ids = ()
+    constraints: tuple[Phrase, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An output: `ids` without `<s>`; the last one, and only the last one, is `</s>` if it is `finished`.
+
+    `score` follows the formula of `scoring.py` from `log_probs`, one per id. An output that is not finished was cut at
+    its length limit, or where no token was allowed any more; `num_missing` phrases of the request are then not in it.
+    `attention` (T, S), fp32, says where the model looked in the source for each id, if that was asked for.
+    """
+
+    ids: Ids
+    score: float
+    log_probs: tuple[float, ...]
+    finished: bool
+    attention: Tensor | None = None
+    num_missing: int = 0

@@ -1,0 +1,83 @@
+"""Search: from requests to outputs, many sentences at once.
+
+In: a scorer, requests, settings. Out: for each request its outputs, best first. Sentences of like length go together up
+to a budget of tokens; a sentence leaves as soon as no row of it can still win, and waiting ones come in when half of
+the budget is free. What a sentence gets depends on its own request and its place in the list alone.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from malmoi.config import DecodingConfig
+from malmoi.decoding.batch import SearchBatch
+from malmoi.decoding.constraints import spellings
+from malmoi.decoding.interface import Hypothesis, Ids, Request, Scorer
+from malmoi.errors import ConfigError, DataError
+
+
+@torch.inference_mode()
+def search(
+    scorer: Scorer,
+    requests: Sequence[Request],
+    config: DecodingConfig,
+    forbidden_ids: Sequence[int] = (),
+    *,
+    keep_attention: bool = False,
+    first_index: int = 0,
+) -> list[list[Hypothesis]]:
+    """The outputs of each request, best first, in the order of the requests.
+
+    Beam search gives up to `n_best` distinct outputs (fewer where there are not so many), finished ones first; sampling
+    gives `n_best` samples as they were drawn, equal ones too. `first_index` is the place of the first request among all
+    that belong together, where they are searched for in several calls: samples depend on it.
+    Raises `ConfigError` for settings that do not fit together or the model, `DataError` for a request that cannot be.
+    """
+    check_settings(config, requests)
+    for index, request in enumerate(requests, start=first_index):
+        check_request(request, index, scorer, forbidden_ids)
+    batch = SearchBatch(scorer, config, forbidden_ids, keep_attention=keep_attention)
+    order = sorted(range(len(requests)), key=lambda number: (-len(requests[number].source), number))
+    answers: dict[int, list[Hypothesis]] = {}
+    while order or batch.num_sentences:
+        taken = batch.num_fitting([len(requests[number].source) for number in order])
+        batch.add([(number + first_index, requests[number]) for number in order[:taken]])
+        del order[:taken]
+        answers.update(batch.step())
+    return [answers[index] for index in range(first_index, first_index + len(requests))]
+
+
+def check_settings(config: DecodingConfig, requests: Sequence[Request]) -> None:
+    """Refuse settings that requests with constraints cannot have."""
+    if not any(request.constraints for request in requests):
+        return
+    if config.method == "sample":
+        raise ConfigError('constraints need beam search: a sample cannot be made to hold them; set method = "beam"')
+    if config.diverse_groups > 1:
+        raise ConfigError("constraints and diverse groups share out the same beam: set diverse_groups = 1")
+
+
+def check_request(request: Request, index: int, scorer: Scorer, forbidden_ids: Sequence[int]) -> None:
+    """Refuse a prefix or a phrase that can never come out."""
+    check_ids(request.prefix, f"sentence {index + 1}: forced prefix", scorer, forbidden_ids)
+    if scorer.max_steps is not None and len(request.prefix) > scorer.max_steps:
+        raise DataError(
+            f"sentence {index + 1}: forced prefix of {len(request.prefix)} tokens, but the model can make "
+            f"{scorer.max_steps} at most"
+        )
+    for phrase in request.constraints:
+        for spelling in spellings(phrase):
+            if not spelling:
+                raise DataError(f"sentence {index + 1}: a phrase that must occur is empty")
+            check_ids(spelling, f"sentence {index + 1}: phrase that must occur", scorer, forbidden_ids)
+
+
+def check_ids(ids: Ids, what: str, scorer: Scorer, forbidden_ids: Sequence[int]) -> None:
+    """Refuse ids that are not in the vocabulary, forbidden, or the end symbol."""
+    for token in ids:
+        if not 0 <= token < scorer.vocabulary_size:
+            raise DataError(f"{what}: {token} is not an id of the vocabulary")
+        if token == scorer.end_id:
+            raise DataError(f"{what}: holds the end symbol")
+        if token in forbidden_ids:
+            raise DataError(f"{what}: holds id {token}, which may not come out; the model does not know this text")
