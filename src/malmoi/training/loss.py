@@ -134,12 +134,14 @@ class ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        scale = grad_outputs[0]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, loss_gradient: Tensor | None, _: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         saved: tuple[Tensor | None, ...] = ctx.saved_tensors
+        wanted = (ctx.needs_input_grad[0], *ctx.needs_input_grad[2:4])
         hidden, weight, bias = (
-            gradient * scale.to(gradient.dtype) if gradient is not None and scale is not None and wanted else None
-            for gradient, wanted in zip(saved, (*ctx.needs_input_grad[:1], *ctx.needs_input_grad[2:4]), strict=True)
+            None if made is None or loss_gradient is None or not needed else made * loss_gradient.to(made.dtype)
+            for made, needed in zip(saved, wanted, strict=True)
         )
         return hidden, None, weight, bias, None, None, None, None
 

@@ -1,0 +1,104 @@
+"""What a run measured: sums between two rows, and `metrics.jsonl`, one JSON object a line.
+
+In: results of updates and validations. Out: rows with stable keys.
+
+A row of training has `step`, `epoch` (from 1), `loss` and `nll` (nats per target token since the row before), `lr`,
+`gradient_norm` (mean, before clipping), `target_tokens` (of the run), `target_tokens_per_second` (validation left out)
+and `seconds` (of the run, all in all). A row of validation has `step`, `epoch`, `target_tokens`, `seconds` and its
+metrics with `valid_` before their names. A rescue leaves a row with `event`. What is no finite number is null.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from malmoi.errors import CheckpointError
+from malmoi.log import get_logger
+from malmoi.training.step import UpdateResult
+
+Row: TypeAlias = dict[str, Any]
+
+
+@dataclass
+class Meter:
+    """Sums over the updates since the last row; plain numbers, so that no graph is kept alive."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    num_tokens: int = 0
+    norm: float = 0.0
+    num_updates: int = 0
+    seconds: float = 0.0
+
+    def add(self, result: UpdateResult) -> None:
+        """Count an applied update."""
+        self.loss += result.loss
+        self.nll += result.nll
+        self.num_tokens += result.num_tokens
+        self.norm += result.norm
+        self.num_updates += 1
+
+    def row(self) -> Row:
+        """The measured part of a row of training; at least one update was added."""
+        return {
+            "loss": self.loss / self.num_tokens,
+            "nll": self.nll / self.num_tokens,
+            "gradient_norm": self.norm / self.num_updates,
+            "target_tokens_per_second": self.num_tokens / self.seconds if self.seconds else None,
+        }
+
+
+class MetricsFile:
+    """`metrics.jsonl` of a run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write a row; it can be read at once by others."""
+        line = json.dumps({key: finite_or_none(value) for key, value in row.items()}, ensure_ascii=False)
+        try:
+            with self.path.open("ab") as file:
+                file.write(line.encode() + b"\n")
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+    def rows(self) -> list[Row]:
+        """All complete rows; a line that a kill cut off is left out."""
+        if not self.path.exists():
+            return []
+        rows: list[Row] = []
+        for number, line in enumerate(self.path.read_bytes().split(b"\n"), start=1):
+            try:
+                row = json.loads(line) if line else None
+            except ValueError:
+                get_logger().warning("%s, line %d: not a complete row, dropped", self.path, number)
+                continue
+            if isinstance(row, dict) and "step" in row:
+                rows.append(cast(Row, row))
+        return rows
+
+    def cut_back(self, step: int) -> None:
+        """Drop the rows after `step`: a run that goes on from there will write them again."""
+        if not self.path.exists():
+            return
+        kept = [row for row in self.rows() if row["step"] <= step]
+        temporary = self.path.with_name(f".tmp-{self.path.name}")
+        try:
+            with temporary.open("wb") as file:
+                file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in kept)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise CheckpointError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+
+def finite_or_none(value: object) -> object:
+    """JSON has no NaN and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
