@@ -1,0 +1,358 @@
+"""What a finished model is: a folder of plain formats, written whole or not at all.
+
+In: settings, weights, tokenisers and a card. Out: a folder with `config.toml`, `model.safetensors`, `tokenizer/` and
+`card.json`, and the `Model` that it loads as. Nothing is ever unpickled: what could hold code is refused by name.
+
+A folder is written under a temporary name beside its own, flushed and renamed, so that a kill or a full disk leaves the
+former one. Tied weights are stored once.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from malmoi.config import ModelConfig, StoredConfig
+from malmoi.errors import CheckpointError, ConfigError
+from malmoi.log import get_logger
+from malmoi.models.build import build_model
+from malmoi.models.interface import Seq2Seq
+from malmoi.settings import read_toml, to_toml, validate
+from malmoi.text.tokenizer import Tokenizers
+
+CONFIG_FILE = "config.toml"
+WEIGHTS_FILE = "model.safetensors"
+CARD_FILE = "card.json"
+TOKENIZER_FOLDER = "tokenizer"
+TEMPORARY = ".tmp-"
+FORMER = ".former-"
+PICKLED_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npz", ".mar")
+LOWER_IS_BETTER = ("loss", "ter", "wer", "ser")
+NOT_OF_AN_AVERAGE = ("scores", "sentences", "metrics", "perplexity_per_token", "perplexity_per_character")
+"""What a card says of the very weights that it lies beside."""
+
+
+@dataclass
+class Model:
+    """A loaded model: the network is in evaluation mode, in fp32 unless another type was asked for."""
+
+    config: StoredConfig
+    network: Seq2Seq
+    tokenizers: Tokenizers
+    card: dict[str, Any]
+
+
+def save_model(
+    folder: Path,
+    config: StoredConfig,
+    weights: Mapping[str, Tensor] | Seq2Seq,
+    tokenizers: Tokenizers,
+    card: Mapping[str, Any],
+) -> None:
+    """Write a model folder; one that is there already is replaced only when the new one is complete.
+
+    The card gets `malmoi` (version), `num_parameters` and `weights_type` where it does not say them.
+    `CheckpointError` where the folder cannot be written (no room, no permission); the former one is then unchanged.
+    """
+    named = weights.state_dict() if isinstance(weights, Seq2Seq) else dict(weights)
+    stored = untie(named, config.model)
+    facts = {
+        "malmoi": version("malmoi"),
+        "num_parameters": sum(tensor.numel() for tensor in stored.values() if tensor.is_floating_point()),
+        "weights_type": ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in stored.values()})),
+    }
+    text = json.dumps({**facts, **card}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    write_folder(folder, stored, to_toml(config) + "\n", text, tokenizers)
+
+
+def write_folder(folder: Path, weights: Mapping[str, Tensor], config: str, card: str, tokenizers: Tokenizers) -> None:
+    temporary = folder.with_name(f"{TEMPORARY}{folder.name}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        recover(folder)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        tokenizers.save(temporary / TOKENIZER_FOLDER)
+        (temporary / CONFIG_FILE).write_text(config, encoding="utf-8", newline="\n")
+        (temporary / CARD_FILE).write_text(card, encoding="utf-8", newline="\n")
+        save_file(
+            {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS_FILE
+        )
+        for path in [*sorted(temporary.rglob("*")), temporary]:
+            flush(path)
+        replace_folder(temporary, folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(
+            f"{folder}: the model cannot be written ({error}); what was there before is unchanged"
+        ) from error
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Put a complete folder under its name. The former one steps aside first and goes last, see `recover`."""
+    former = folder.with_name(f"{FORMER}{folder.name}")
+    if folder.exists():
+        folder.rename(former)
+    new.rename(folder)
+    flush(folder.parent)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def recover(folder: Path) -> None:
+    """Bring back the former folder where a kill came between the two renames of `replace_folder`."""
+    former = folder.with_name(f"{FORMER}{folder.name}")
+    if former.is_dir() and not folder.exists():
+        get_logger().warning("%s: a save was cut short; the former model is used", folder)
+        former.rename(folder)
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        # Windows does not open folders; renames there are journalled.
+        if path.is_dir():
+            return
+        raise
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace one file by new content, whole or not at all; `CheckpointError` where that fails."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        flush(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path}: cannot be written ({error.strerror or error}); what was there before is unchanged"
+        ) from error
+
+
+def load_model(path: Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = torch.float32) -> Model:
+    """The model of a model folder or of a run folder (its finished model, else its best checkpoint).
+
+    Weights are computed with in `dtype`, None for the type in which they are stored. `CheckpointError` names the file
+    that is missing, damaged or does not fit the others; anything that could be a pickle is refused.
+    """
+    folder = find_model(Path(path))
+    config = load_config(folder)
+    tokenizers = Tokenizers.load(folder / TOKENIZER_FOLDER)
+    if config.text.shared_vocabulary != tokenizers.shared:
+        raise CheckpointError(
+            f"{folder / CONFIG_FILE}: text.shared_vocabulary is {str(config.text.shared_vocabulary).lower()}, which is "
+            f"not what {TOKENIZER_FOLDER}/ holds"
+        )
+    weights = load_weights(folder / WEIGHTS_FILE)
+    try:
+        network = build_model(config.model, tokenizers.source.size, tokenizers.target.size)
+    except ConfigError as error:
+        raise CheckpointError(f"{folder / CONFIG_FILE}: {error}") from error
+    check_weights(weights, untie(network.state_dict(), config.model), folder, tokenizers)
+    network = network.to(dtype or next(iter(weights.values())).dtype)
+    network.load_state_dict(weights, strict=False)
+    network = network.to(device).eval()
+    return Model(config, network, tokenizers, load_card(folder / CARD_FILE))
+
+
+def find_model(path: Path) -> Path:
+    """The model folder that a path stands for."""
+    if path.is_file():
+        refuse_pickle(path)
+        raise CheckpointError(f"{path}: this is a file; a model is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}")
+    recover_if_writable(path)
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such model folder or run folder")
+    if (path / WEIGHTS_FILE).is_file():
+        return path
+    recover_if_writable(path / "model")
+    if (path / "model" / WEIGHTS_FILE).is_file():
+        return path / "model"
+    checkpoints = sorted(one.parent for one in path.glob(f"checkpoints/*/{WEIGHTS_FILE}") if one.parent.name[0] != ".")
+    if checkpoints:
+        return best_checkpoint(path, checkpoints)
+    for file in sorted(path.iterdir()):
+        if file.is_file():
+            refuse_pickle(file)
+    raise CheckpointError(f"{path}: holds neither {WEIGHTS_FILE} nor a run with a model or checkpoints")
+
+
+def recover_if_writable(folder: Path) -> None:
+    if os.access(folder.parent, os.W_OK):
+        recover(folder)
+
+
+def best_checkpoint(run: Path, checkpoints: Sequence[Path]) -> Path:
+    """The checkpoint with the best value of the run's `best_metric` in `metrics.jsonl`, else the last one."""
+    training = read_toml(run / CONFIG_FILE).get("training", {}) if (run / CONFIG_FILE).is_file() else {}
+    metric = str(training.get("best_metric", "loss"))
+    values: dict[int, float] = {}
+    if (run / "metrics.jsonl").is_file():
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            row = parse_row(line)
+            if isinstance(row.get(f"valid_{metric}"), int | float) and isinstance(row.get("step"), int):
+                values[row["step"]] = float(row[f"valid_{metric}"])
+    sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
+    measured = [one for one in checkpoints if step_of(one) in values]
+    return max(measured, key=lambda one: sign * values[step_of(one)]) if measured else checkpoints[-1]
+
+
+def parse_row(line: str) -> dict[str, Any]:
+    """A line of `metrics.jsonl`; the last one may have been cut by a kill and says nothing then."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return {}
+    return cast(dict[str, Any], row) if isinstance(row, dict) else {}
+
+
+def step_of(checkpoint: Path) -> int:
+    digits = checkpoint.name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else -1
+
+
+def refuse_pickle(path: Path) -> None:
+    """`CheckpointError` for a file whose loading could run code, told by its content or its name."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    # From protocol 2 on, a pickle begins with its number; older ones have no mark. Byte 9 of safetensors is a brace.
+    is_pickle = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and head[8:9] != b"{"
+    if head.startswith(b"PK\x03\x04") or is_pickle or path.suffix.lower() in PICKLED_SUFFIXES:
+        raise CheckpointError(
+            f"{path}: refused, since a pickled file can run code when it is loaded; a model of malmoi is a folder with "
+            f"{CONFIG_FILE} and {WEIGHTS_FILE}"
+        )
+
+
+def load_config(folder: Path) -> StoredConfig:
+    place = folder / CONFIG_FILE
+    try:
+        return validate(StoredConfig, read_toml(place), str(place))
+    except ConfigError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def load_card(path: Path) -> dict[str, Any]:
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing; the model folder is not complete") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(card, dict):
+        raise CheckpointError(f"{path}: must hold one JSON object")
+    return cast(dict[str, Any], card)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors by name from a safetensors file, on the CPU, in the types in which they are stored."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing; the model folder is not complete")
+    refuse_pickle(path)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: damaged or cut short ({error}); use a copy, or another checkpoint of the run"
+        ) from error
+
+
+def check_weights(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], folder: Path, tokenizers: Tokenizers
+) -> None:
+    """Refuse weights that are not exactly those that the settings and tokenisers ask for; all faults are told."""
+    place = folder / WEIGHTS_FILE
+    faults = [f"{name} is missing" for name in wanted if name not in weights]
+    faults += [f"{name} is not part of such a model" for name in weights if name not in wanted]
+    for name, tensor in wanted.items():
+        if name in weights and weights[name].shape != tensor.shape:
+            faults.append(f"{name} has the shape {tuple(weights[name].shape)} instead of {tuple(tensor.shape)}")
+    if faults:
+        sizes = f"{tokenizers.source.size} source and {tokenizers.target.size} target ids"
+        shown = "; ".join(faults[:5]) + ("" if len(faults) <= 5 else f"; and {len(faults) - 5} more")
+        raise CheckpointError(f"{place}: does not fit {CONFIG_FILE} and tokenisers of {sizes}: {shown}")
+    bad = [name for name, tensor in weights.items() if not bool(torch.isfinite(tensor).all())]
+    if bad:
+        raise CheckpointError(f"{place}: {bad[0]} holds values that are not finite")
+
+
+def untie(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Each tensor once: with one embedding for both sides its source name is left out."""
+    stored = dict(weights)
+    if config.tying == "all" and "source_embedding.weight" in stored:
+        source = stored.pop("source_embedding.weight")
+        target = stored.get("target_embedding.weight")
+        assert target is not None, "a tied embedding is stored under its target name"
+        assert source is target or torch.equal(source, target), "tied embeddings differ"
+    return stored
+
+
+def average_models(folders: Sequence[Path], out: Path) -> None:
+    """Write the mean of several models of one run: settings, tokenisers and card are those of the last one.
+
+    Sums are made in float64 and stored in the type of the inputs; what is not floating point is taken from the last
+    one. `CheckpointError` for a model that is given twice, is `out`, or has other settings, vocabularies or types.
+    """
+    if not folders:
+        raise CheckpointError("no models to average")
+    found = [find_model(Path(folder)) for folder in folders]
+    check_distinct(found, Path(out))
+    last = found[-1]
+    config, tokenizers = load_config(last), Tokenizers.load(last / TOKENIZER_FOLDER)
+    weights = load_weights(last / WEIGHTS_FILE)
+    sums = {name: tensor.double() for name, tensor in weights.items() if tensor.is_floating_point()}
+    for folder in found[:-1]:
+        check_alike(folder, last, config, tokenizers)
+        others = load_weights(folder / WEIGHTS_FILE)
+        if {name: (t.shape, t.dtype) for name, t in others.items()} != {
+            name: (t.shape, t.dtype) for name, t in weights.items()
+        }:
+            raise CheckpointError(f"{folder / WEIGHTS_FILE}: names, shapes or types differ from {last / WEIGHTS_FILE}")
+        for name, total in sums.items():
+            total += others[name]
+    mean = {
+        name: (sums[name] / len(found)).to(tensor.dtype) if name in sums else tensor for name, tensor in weights.items()
+    }
+    card = {key: value for key, value in load_card(last / CARD_FILE).items() if key not in NOT_OF_AN_AVERAGE}
+    save_model(Path(out), config, mean, tokenizers, {**card, "averaged": [folder.name for folder in found]})
+
+
+def check_distinct(folders: Sequence[Path], out: Path) -> None:
+    seen: dict[tuple[int, int], Path] = {}
+    for folder in folders:
+        status = (folder / WEIGHTS_FILE).stat()
+        earlier = seen.setdefault((status.st_dev, status.st_ino), folder)
+        if earlier is not folder:
+            raise CheckpointError(f"{folder}: the same model as {earlier}; give each model once")
+        if out.resolve() == folder.resolve():
+            raise CheckpointError(f"{out}: is one of the models to average; give another name for the mean")
+
+
+def check_alike(folder: Path, last: Path, config: StoredConfig, tokenizers: Tokenizers) -> None:
+    mine, theirs = load_config(folder), Tokenizers.load(folder / TOKENIZER_FOLDER)
+    if (mine.model, mine.text) != (config.model, config.text):
+        raise CheckpointError(f"{folder / CONFIG_FILE}: another model or text settings than {last / CONFIG_FILE}")
+    pairs = ((theirs.source, tokenizers.source), (theirs.target, tokenizers.target))
+    if any(one.kind != other.kind or one.to_files() != other.to_files() for one, other in pairs):
+        raise CheckpointError(f"{folder / TOKENIZER_FOLDER}: another vocabulary than {last / TOKENIZER_FOLDER}")
