@@ -15,16 +15,17 @@ import torch
 
 from malmoi.checkpoint import Model, load_model
 from malmoi.config import DecodingConfig, Device
-from malmoi.decoding.beam import search
 from malmoi.decoding.forced import force
-from malmoi.decoding.interface import Hypothesis, Ids, Phrase, Request, Scorer
+from malmoi.decoding.interface import Hypothesis, Request, Scorer
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
-from malmoi.errors import CheckpointError, ConfigError, DataError
+from malmoi.decoding.search import search
+from malmoi.errors import CheckpointError, ConfigError
 from malmoi.log import get_logger
 from malmoi.settings import validate
 from malmoi.text.ids import END_ID, UNKNOWN_ID
 from malmoi.text.lines import is_blank, normalize, one_line
 from malmoi.text.tokenizer import Tokenizer, Tokenizers
+from malmoi.wishes import Window, encode_phrase, encode_prefix
 
 WINDOW_LINES = 4000
 """Lines of a file that are read, sorted by length and translated together."""
@@ -146,27 +147,8 @@ class Translator:
         `DataError` for prefixes and phrases that are too few or that the model cannot spell. A text that the model
         cannot take has an `error` of its own and leaves the others alone.
         """
-        config = self.resolve(options)
-        check_count("prefixes", prefixes, texts)
-        check_count("constraints", constraints, texts)
-        plain = [one_line(normalize(text)) for text in texts]
-        source_ids = self.tokenizers.encode_sources(plain)
-        lines = [
-            self.prepare(
-                text,
-                source_ids[index],
-                prefixes[index] if prefixes is not None else "",
-                constraints[index] if constraints is not None else (),
-                first_line + index,
-            )
-            for index, text in enumerate(plain)
-        ]
-        found = self.search([line.request for line in lines if line.request is not None], config)
-        answers = iter(found)
-        return [
-            line.maybe_known if line.maybe_known is not None else self.build(next(answers), line, config)
-            for line in lines
-        ]
+        window = Window(texts, prefixes, constraints, first_line)
+        return self.translate_window(window, self.resolve(options))[0]
 
     def translate_lines(
         self,
@@ -181,16 +163,38 @@ class Translator:
         answered before the next one is asked for."""
         config = self.resolve(options)
         stream, starts, phrases = iter(lines), maybe_iterate(prefixes), maybe_iterate(constraints)
-        first_line = 1
+        first_line, num_searched = 1, 0
         while texts := list(islice(stream, window)):
-            yield from self.translate(
-                texts,
-                options=config,
-                prefixes=None if starts is None else list(islice(starts, len(texts))),
-                constraints=None if phrases is None else list(islice(phrases, len(texts))),
-                first_line=first_line,
+            translations, num_requests = self.translate_window(
+                Window(
+                    texts,
+                    None if starts is None else list(islice(starts, len(texts))),
+                    None if phrases is None else list(islice(phrases, len(texts))),
+                    first_line,
+                ),
+                config,
+                num_searched,
             )
+            yield from translations
             first_line += len(texts)
+            num_searched += num_requests
+
+    def translate_window(
+        self, window: Window, config: DecodingConfig, num_searched: int = 0
+    ) -> tuple[list[Translation], int]:
+        """Translations of one window, and for how many of its lines the model was asked; `num_searched` lines were
+        asked about before, on which samples depend."""
+        window.check()
+        plain = [one_line(normalize(text)) for text in window.texts]
+        rows = zip(plain, self.tokenizers.encode_sources(plain), strict=True)
+        lines = [self.prepare(text, ids, *window.wishes(index)) for index, (text, ids) in enumerate(rows)]
+        requests = [line.request for line in lines if line.request is not None]
+        answers = iter(self.search(requests, config, num_searched))
+        translations = [
+            line.maybe_known if line.maybe_known is not None else self.build(next(answers), line, config)
+            for line in lines
+        ]
+        return translations, len(requests)
 
     def prepare(self, text: str, ids: Sequence[int], prefix: str, phrases: Sequence[str], number: int) -> Prepared:
         """A text and its ids to a request, or to an answer where the model need not or cannot be asked."""
@@ -200,7 +204,10 @@ class Translator:
             note = f"line {number}: no character of this line was seen in training, so there is nothing to translate"
             get_logger().warning(note)
             return Prepared(maybe_known=Translation("", notes=(note,)))
+        target = self.tokenizers.target
+        start = encode_prefix(target, prefix, number)
         error = self.maybe_too_long(len(ids) + 1, f"line {number}")
+        error = error or self.maybe_too_long(len(start) + 1, f"line {number}, forced prefix")
         if error is not None:
             get_logger().error(error)
             return Prepared(maybe_known=Translation("", finished=False, notes=(error,), error=error))
@@ -211,13 +218,8 @@ class Translator:
                 "source in training; translated whole, but expect mistakes",
             )
             get_logger().warning(notes[0])
-        target = self.tokenizers.target
-        request = Request(
-            source=(*ids, END_ID),
-            prefix=encode_prefix(target, prefix, number),
-            constraints=tuple(encode_phrase(target, phrase, number) for phrase in phrases),
-        )
-        return Prepared(text=text, request=request, notes=notes)
+        spelt = tuple(encode_phrase(target, phrase, number) for phrase in phrases)
+        return Prepared(text=text, request=Request((*ids, END_ID), start, spelt), notes=notes)
 
     def maybe_too_long(self, num_tokens: int, place: str) -> str | None:
         """What is wrong with a sentence of so many tokens, `</s>` included, if the model's positions end before.
@@ -237,7 +239,7 @@ class Translator:
         words = text.split()
         return [word for word, ids in zip(words, self.tokenizers.encode_sources(words), strict=True) if ids]
 
-    def search(self, requests: Sequence[Request], config: DecodingConfig) -> list[list[Hypothesis]]:
+    def search(self, requests: Sequence[Request], config: DecodingConfig, num_searched: int) -> list[list[Hypothesis]]:
         """n-best lists of ids. More of them are asked for where equal texts will be merged."""
         if not requests:
             return []
@@ -246,9 +248,14 @@ class Translator:
             forbidden.discard(UNKNOWN_ID)
         if config.merge_equal_texts and config.method == "beam":
             config = config.model_copy(update={"n_best": config.beam_size})
-        # Not inference_mode: tables that a network grows meanwhile must still serve training afterwards.
-        with torch.no_grad():
-            return search(self.scorer, requests, config, sorted(forbidden))
+        return search(
+            self.scorer,
+            requests,
+            config,
+            sorted(forbidden),
+            keep_attention=config.replace_unknown,
+            first_index=num_searched,
+        )
 
     def build(self, hypotheses: Sequence[Hypothesis], line: Prepared, config: DecodingConfig) -> Translation:
         """Ids to text, and the n-best list to one translation with its alternatives."""
@@ -292,8 +299,7 @@ class Translator:
         ]
         sources = [(*ids, END_ID) for ids, error in zip(source_ids, errors, strict=True) if error is None]
         targets = [(*ids, END_ID) for ids, error in zip(target_ids, errors, strict=True) if error is None]
-        with torch.no_grad():
-            forced = iter(force(self.scorer, sources, targets, config) if sources else [])
+        forced = iter(force(self.scorer, sources, targets, config) if sources else [])
         return [
             self.build_pair_score(next(forced)) if error is None else PairScore(0.0, 0.0, (), (), (error,), error)
             for error in errors
@@ -309,40 +315,6 @@ class Translator:
         )
 
 
-def encode_prefix(tokenizer: Tokenizer, prefix: str, number: int) -> Ids:
-    """The ids that an output must begin with.
-
-    Subwords carry the space before a word, so that a space at the end of the prefix is left to the word that follows.
-    """
-    text = one_line(normalize(prefix))
-    if tokenizer.kind in ("bpe", "unigram"):
-        text = text.rstrip()
-    return check_spelling(tokenizer.encode(text), prefix, "prefix", number) if text else ()
-
-
-def encode_phrase(tokenizer: Tokenizer, phrase: str, number: int) -> Phrase:
-    """A phrase as it stands at the start of a text and, for subwords, as it stands behind a space."""
-    text = one_line(normalize(phrase)).strip()
-    if not text:
-        raise DataError(f"line {number}: a phrase that the translation must hold is empty")
-    at_start = check_spelling(tokenizer.encode(text), phrase, "phrase", number)
-    if tokenizer.kind not in ("bpe", "unigram"):
-        return at_start
-    before = tokenizer.encode("a")
-    behind = tokenizer.encode(f"a {text}")
-    if behind[: len(before)] != before:
-        return at_start
-    inside = tuple(behind[len(before) :])
-    return at_start if inside == at_start else (at_start, inside)
-
-
-def check_spelling(ids: Sequence[int], text: str, name: str, number: int) -> Ids:
-    """The ids, or `DataError` where one of them is the unknown symbol."""
-    if UNKNOWN_ID in ids or not ids:
-        raise DataError(f"line {number}: the {name} {text!r} cannot be spelt with the model's vocabulary")
-    return tuple(ids)
-
-
 def replace_unknown(tokens: Sequence[str], hypothesis: Hypothesis, words: Sequence[str]) -> str:
     """Words joined by a space; an unknown one becomes the source word that the model looked at most when it wrote it
     (Luong et al., 2015, "Addressing the rare word problem"). Raises `ConfigError` for a model without attention."""
@@ -356,12 +328,6 @@ def replace_unknown(tokens: Sequence[str], hypothesis: Hypothesis, words: Sequen
         elif index != END_ID:
             result.append(token)
     return " ".join(result)
-
-
-def check_count(name: str, wishes: Sequence[Any] | None, texts: Sequence[str]) -> None:
-    """`DataError`, with both counts, unless there is one wish per text or none at all."""
-    if wishes is not None and len(wishes) != len(texts):
-        raise DataError(f"there are {len(wishes)} {name} for {len(texts)} texts: give one for each, empty where none")
 
 
 def maybe_iterate(wishes: Iterable[Any] | None) -> Iterator[Any] | None:
