@@ -5,9 +5,10 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from malmoi.checkpoint import load_model, save_model
-from malmoi.config import DecodingConfig, StoredConfig, TextConfig, TransformerConfig
+from malmoi.config import DecodingConfig, Positions, StoredConfig, TextConfig, TransformerConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import DataError
 from malmoi.evaluation.evaluate import (
@@ -138,6 +139,18 @@ def test_a_failed_validation_leaves_the_network_in_training_mode(references: Ref
     with pytest.raises(Exception, match="replace_unknown"):
         validate(network)
     assert network.training
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative", "none"])
+def test_a_network_can_be_trained_after_a_validation(positions: Positions, references: References) -> None:
+    """Whatever a network computed and kept while it was measured must serve the next gradient."""
+    tokenizers = make_tokenizers()
+    size = tokenizers.target.size
+    network = build_model(MODEL.model_copy(update={"positions": positions}), size, size, seed=4)
+    make_validation(tokenizers, LINES, references, metrics=("exact",), decoding=DECODING)(network)
+    ids = torch.ones(1, 6, dtype=torch.int64)
+    network(ids, torch.tensor([6]), ids).sum().backward()
+    assert all(weight.grad is not None for weight in network.parameters())
 
 
 def test_collapse_can_be_seen() -> None:
