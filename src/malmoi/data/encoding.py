@@ -19,7 +19,7 @@ import tempfile
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -29,11 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from malmoi.data.store import IntArray, id_type
+from malmoi.data.words import EncodeRows, WordTable, can_use_words
 from malmoi.errors import DataError, MalmoiError
 from malmoi.text.corpus import Pair
 from malmoi.text.tokenizer import Tokenizer, Tokenizers
 
 Chunk: TypeAlias = list[Pair]
+EncodeTexts: TypeAlias = Callable[[Sequence[str]], tuple[IntArray, npt.NDArray[np.int32]]]
+"""Ids of all texts in a row, each followed by the end symbol, and the length of each."""
 
 # Chunks that a worker may have before it answered the first: it never waits for the next one.
 CHUNKS_AHEAD = 2
@@ -53,11 +56,24 @@ class Encoded:
     target_lengths: npt.NDArray[np.int32]
 
 
-def encode_pairs(tokenizers: Tokenizers, sources: Sequence[str], targets: Sequence[str]) -> Encoded:
-    """Ids of normalised text, by the rules that translation follows too."""
-    source_ids, source_lengths = join_rows(tokenizers.encode_sources(sources), tokenizers.source)
-    target_ids, target_lengths = join_rows(tokenizers.encode_targets(targets), tokenizers.target)
-    return Encoded(source_ids, source_lengths, target_ids, target_lengths)
+class Encoder:
+    """Turns chunks into ids, by the rules that translation follows too."""
+
+    def __init__(self, tokenizers: Tokenizers) -> None:
+        source, target = tokenizers.source, tokenizers.target
+        self.encode_source = fast_encoder(source, tokenizers.encode_sources, tokenizers.unseen_source_ids)
+        self.encode_target = fast_encoder(target, tokenizers.encode_targets, ())
+
+    def encode(self, sources: Sequence[str], targets: Sequence[str]) -> Encoded:
+        """Ids of normalised text."""
+        return Encoded(*self.encode_source(sources), *self.encode_target(targets))
+
+
+def fast_encoder(tokenizer: Tokenizer, encode_rows: EncodeRows, refused: Collection[int]) -> EncodeTexts:
+    """The quickest way from texts to the ids that `encode_rows` gives."""
+    if can_use_words(tokenizer):
+        return WordTable(tokenizer, encode_rows, refused).encode
+    return lambda texts: join_rows(encode_rows(texts), tokenizer)
 
 
 def join_rows(rows: Sequence[list[int]], tokenizer: Tokenizer) -> tuple[IntArray, npt.NDArray[np.int32]]:
@@ -80,8 +96,9 @@ def encode_in_order(chunks: Iterable[Chunk], tokenizers: Tokenizers, workers: in
     beginning = list(islice(remaining, 2))
     if workers == 0 or len(beginning) < 2:
         # One chunk is done sooner than a process is started.
+        encoder = Encoder(tokenizers)
         for chunk in chain(beginning, remaining):
-            yield chunk, encode_pairs(tokenizers, [pair.source for pair in chunk], [pair.target for pair in chunk])
+            yield chunk, encoder.encode([pair.source for pair in chunk], [pair.target for pair in chunk])
         return
     with tempfile.TemporaryDirectory(prefix="malmoi-") as folder:
         tokenizers.save(Path(folder))
@@ -208,10 +225,10 @@ def serve() -> None:
     # Requests are taken off the pipe at once, so that caller and worker never wait for each other to read.
     threading.Thread(target=take_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
     try:
-        tokenizers = Tokenizers.load(Path(sys.argv[2]))
+        encoder = Encoder(Tokenizers.load(Path(sys.argv[2])))
         while (request := requests.get()) is not None:
             sources, targets = json.loads(request)
-            encoded = encode_pairs(tokenizers, sources, targets)
+            encoded = encoder.encode(sources, targets)
             write_frame(replies, b"")
             for array in (encoded.source_ids, encoded.source_lengths, encoded.target_ids, encoded.target_lengths):
                 write_frame(replies, array.tobytes())

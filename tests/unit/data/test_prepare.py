@@ -16,7 +16,7 @@ import pytest
 from malmoi.config import CleaningConfig, DataSource
 from malmoi.data import encoding
 from malmoi.data.batching import BatchPlan
-from malmoi.data.encoding import Workers, encode_in_order, encode_pairs
+from malmoi.data.encoding import Workers, encode_in_order
 from malmoi.data.prepare import Sample, build_store, cut_chunks, scan
 from malmoi.data.store import FILES, Store
 from malmoi.errors import DataError
@@ -310,11 +310,6 @@ def test_workers_do_not_outlive_a_killed_caller(tmp_path: Path, tokenizers: Toke
         while any(is_running(worker) for worker in workers) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert not any(is_running(worker) for worker in workers)
-
-
-def test_encode_pairs_of_nothing(tokenizers: Tokenizers) -> None:
-    encoded = encode_pairs(tokenizers, [], [])
-    assert len(encoded.source_ids) == len(encoded.target_lengths) == 0
 
 
 def test_chunks_are_bounded_by_characters_too(monkeypatch: pytest.MonkeyPatch) -> None:
