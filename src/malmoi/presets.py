@@ -24,7 +24,19 @@ LIMIT_KEYS = frozenset({"max_steps", "max_epochs", "max_target_tokens", "max_min
 RNN_RATE = 1e-3
 
 LONGEST_SHORT_STRING = 40
-"""Mean characters of a side up to which pairs can be words, forms or pronunciations rather than sentences."""
+"""Characters up to which a text can be a word with its tags, a form or a pronunciation rather than a sentence."""
+
+
+class SideFacts(Protocol):
+    """What must be known of one side of a corpus to choose settings for it."""
+
+    mean_characters: float
+    long_characters: int
+    mean_words: float
+    is_symbols: bool
+
+    @property
+    def is_words(self) -> bool: ...
 
 
 class Facts(Protocol):
@@ -33,17 +45,9 @@ class Facts(Protocol):
     @property
     def num_pairs(self) -> int: ...
     @property
-    def mean_source_characters(self) -> float: ...
+    def source(self) -> SideFacts: ...
     @property
-    def mean_target_characters(self) -> float: ...
-    @property
-    def source_words_per_line(self) -> float: ...
-    @property
-    def target_words_per_line(self) -> float: ...
-    @property
-    def num_source_words(self) -> int: ...
-    @property
-    def num_target_words(self) -> int: ...
+    def target(self) -> SideFacts: ...
 
 
 @dataclass(frozen=True)
@@ -130,9 +134,9 @@ def preset_settings(name: str) -> Settings:
 
 def kind_of_pairs(facts: Facts) -> Kind:
     """Sentences, or short strings such as words with their pronunciations or inflected forms."""
-    short = max(facts.mean_source_characters, facts.mean_target_characters) <= LONGEST_SHORT_STRING
-    one_side_is_words = min(facts.source_words_per_line, facts.target_words_per_line) <= 1.5
-    return "short strings" if short and one_side_is_words else "sentences"
+    sides = (facts.source, facts.target)
+    short = all(side.is_words or side.is_symbols or side.long_characters <= LONGEST_SHORT_STRING for side in sides)
+    return "short strings" if short and any(side.is_words or side.is_symbols for side in sides) else "sentences"
 
 
 def automatic_settings(facts: Facts) -> Settings:
@@ -144,8 +148,8 @@ def settings_for(facts: Facts, *layers: Mapping[str, Any]) -> Settings:
     """Automatic settings with what the user gave lying upon them: preset, config file, `key=value` words.
 
     Some choices make sense together only, so more gives way than the very same keys. Whoever names a tokeniser chooses
-    all of them; whoever names a schedule or another width, the rate; whoever limits a run, when it ends; and how
-    weights are tied follows from the vocabularies, where it was not said.
+    all of them; whoever names a schedule, the rate; whoever limits a run, when it ends; and how weights are tied
+    follows from the vocabularies, where it was not said.
     """
     given = merge(*layers)
     text, model, training = (table_of(given, name) for name in ("text", "model", "training"))
@@ -156,9 +160,9 @@ def settings_for(facts: Facts, *layers: Mapping[str, Any]) -> Settings:
         drop(automatic["training"], {"lr", "warmup_steps"})
     elif model.get("architecture") == "rnn":
         automatic["training"].update(lr=RNN_RATE, clip_norm=1.0)
-    elif "width" in model:
-        # Without a rate the paper's formula gives one that fits the width.
-        drop(automatic["training"], {"lr"})
+    elif isinstance(model.get("width"), int):
+        # Wider models diverge at rates that narrow ones need.
+        automatic["training"]["lr"] *= min(1.0, automatic["model"]["width"] / max(1, model["width"]))
     if LIMIT_KEYS & training.keys():
         drop(automatic["training"], {"max_steps", "patience"})
         if "warmup_steps" in automatic["training"] and "max_steps" in training:
@@ -189,7 +193,7 @@ def sentence_settings(facts: Facts) -> Settings:
     """One shared subword vocabulary, and a model that grows with the number of pairs."""
     pairs = facts.num_pairs
     size, lr, batch_tokens = sentence_size(pairs)
-    longest = max(facts.mean_source_characters, facts.mean_target_characters)
+    longest = max(facts.source.mean_characters, facts.target.mean_characters)
     # A subword is four characters or so: enough to turn epochs into steps.
     steps_per_epoch = max(1, ceil(pairs * longest / 4 / batch_tokens))
     validate_every = between(100, 2 * steps_per_epoch, 2000)
@@ -238,14 +242,10 @@ def sentence_steps(pairs: int, steps_per_epoch: int) -> int:
 def short_string_settings(facts: Facts) -> Settings:
     """Characters, or whole symbols where a side is written as symbols between spaces; each side on its own."""
     pairs = facts.num_pairs
-    source = symbols_of(facts.mean_source_characters, facts.source_words_per_line, facts.num_source_words)
-    target = symbols_of(facts.mean_target_characters, facts.target_words_per_line, facts.num_target_words)
+    source, target = kind_of_symbols(facts.source), kind_of_symbols(facts.target)
     batch_tokens = 1024 if pairs < 5_000 else 2048 if pairs < 30_000 else 4096
-    lengths = (
-        facts.source_words_per_line if source == "words" else facts.mean_source_characters,
-        facts.target_words_per_line if target == "words" else facts.mean_target_characters,
-    )
-    steps_per_epoch = max(1, ceil(pairs * (max(lengths) + 1) / batch_tokens))
+    longest = max(mean_symbols(facts.source), mean_symbols(facts.target)) + 1
+    steps_per_epoch = max(1, ceil(pairs * longest / batch_tokens))
     size = Size(128, 4, 2, 2, 512, 0.3) if pairs < 10_000 else Size(256, 4, 3, 3, 512, 0.1)
     epochs = 100 if pairs < 10_000 else 40 if pairs < 50_000 else 20
     return {
@@ -271,10 +271,14 @@ def short_string_settings(facts: Facts) -> Settings:
     }
 
 
-def symbols_of(mean_characters: float, words_per_line: float, num_words: int) -> Literal["characters", "words"]:
-    """`words` where a line is several short symbols out of a small set, as phonemes and tags are; else `characters`."""
-    symbol_length = mean_characters / max(words_per_line, 1.0)
-    return "words" if words_per_line >= 2.0 and symbol_length <= 6.0 and num_words <= 1_000 else "characters"
+def kind_of_symbols(side: SideFacts) -> Literal["characters", "words"]:
+    """Whole symbols where a side is written as symbols between spaces, as phonemes and tags are."""
+    return "words" if side.is_symbols else "characters"
+
+
+def mean_symbols(side: SideFacts) -> float:
+    """Mean length of a text in what `kind_of_symbols` chose."""
+    return side.mean_words if side.is_symbols else side.mean_characters
 
 
 def shared_training(lr: float, batch_tokens: int, validate_every: int, *, max_steps: int) -> dict[str, Any]:

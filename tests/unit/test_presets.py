@@ -10,21 +10,28 @@ from malmoi.presets import PRESETS, automatic_settings, kind_of_pairs, preset_se
 from malmoi.settings import build_config, parse_overrides
 
 
+@dataclass
+class Side:
+    mean_characters: float
+    long_characters: int
+    mean_words: float
+    is_words: bool = False
+    is_symbols: bool = False
+
+
 @dataclass(frozen=True)
 class SomeFacts:
     num_pairs: int
-    mean_source_characters: float
-    mean_target_characters: float
-    source_words_per_line: float
-    target_words_per_line: float
-    num_source_words: int
-    num_target_words: int
+    source: Side
+    target: Side
 
 
-SENTENCES = SomeFacts(29_000, 62.0, 70.0, 12.0, 11.0, 10_000, 18_000)
-PRONUNCIATIONS = SomeFacts(120_000, 7.5, 15.0, 1.0, 6.3, 120_000, 39)
-INFLECTION = SomeFacts(10_000, 9.0, 10.0, 1.0, 1.0, 6_000, 10_000)
-TAGGED_INFLECTION = SomeFacts(10_000, 20.0, 10.0, 4.0, 1.0, 6_000, 10_000)
+SENTENCES = SomeFacts(29_000, Side(62.0, 120, 12.0), Side(70.0, 150, 11.0))
+SHORT_SENTENCES = SomeFacts(5_000, Side(18.0, 38, 4.0), Side(17.0, 36, 4.0))
+WORD = Side(7.5, 14, 1.0, is_words=True)
+PRONUNCIATIONS = SomeFacts(120_000, WORD, Side(15.0, 32, 6.3, is_symbols=True))
+INFLECTION = SomeFacts(10_000, WORD, WORD)
+TAGGED_INFLECTION = SomeFacts(10_000, Side(20.0, 35, 2.0), WORD)
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -79,6 +86,7 @@ def test_every_choice_is_a_valid_config(facts: SomeFacts, pairs: int) -> None:
 
 def test_kinds_are_told_apart() -> None:
     assert kind_of_pairs(SENTENCES) == "sentences"
+    assert kind_of_pairs(SHORT_SENTENCES) == "sentences"
     for facts in (PRONUNCIATIONS, INFLECTION, TAGGED_INFLECTION):
         assert kind_of_pairs(facts) == "short strings"
 

@@ -147,6 +147,9 @@ def train(
 def prepare(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the store.")],
     words: Annotated[list[str], typer.Argument(metavar="DATA... [key=value]...", help=DATA_HELP)],
+    valid: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Validation data; given once per file.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings in a TOML file.")] = None,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="Named settings.")] = None,
     workers: Annotated[
@@ -158,9 +161,13 @@ def prepare(
 ) -> None:
     """Tokenise data once for many runs."""
     configure_logging(quiet=quiet, verbose=verbose)
+    from malmoi.commands.plan import TrainRequest
     from malmoi.commands.prepare import run_prepare
 
-    run_prepare(tuple(words), out=out, config=config, preset=preset, workers=workers, as_json=json, quiet=quiet)
+    request = TrainRequest(
+        words=tuple(words), valid=tuple(valid or ()), out=out, config=config, preset=preset, workers=workers
+    )
+    run_prepare(request, as_json=json, quiet=quiet)
 
 
 @app.command()
@@ -193,7 +200,7 @@ def translate(
     configure_logging(quiet=quiet, verbose=verbose)
     from malmoi.commands.translate import TranslateRequest, run_translate
 
-    run_translate(
+    status = run_translate(
         TranslateRequest(
             model=model,
             file=file,
@@ -208,6 +215,7 @@ def translate(
             as_json=json,
         )
     )
+    raise typer.Exit(status)
 
 
 @app.command()
@@ -228,7 +236,7 @@ def score(
     configure_logging(quiet=quiet, verbose=verbose)
     from malmoi.commands.score import run_score
 
-    run_score(model, tuple(words), tokens=tokens, device=device, threads=threads, as_json=json)
+    raise typer.Exit(run_score(model, tuple(words), tokens=tokens, device=device, threads=threads, as_json=json))
 
 
 @app.command()
@@ -245,6 +253,14 @@ def evaluate(
     tokenize: Annotated[
         str, typer.Option(metavar="NAME", help="BLEU's own tokenisation; none for text that is tokenised already.")
     ] = "13a",
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="loss, bleu, chrf, ter, exact, wer or ser; may be given again."),
+    ] = None,
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Do not mind upper and lower case.")] = False,
+    symbols: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What error rates count: words or characters.")
+    ] = None,
     beam: BeamOption = None,
     settings: SetOption = None,
     device: DeviceOption = "auto",
@@ -266,7 +282,10 @@ def evaluate(
             words=tuple(words),
             references=tuple(reference or ()),
             against=against,
+            metrics=tuple(metric or ()),
             tokenize=tokenize,
+            lowercase=lowercase,
+            symbols=symbols,
             beam=beam,
             settings=tuple(settings or ()),
             device=device,

@@ -1,0 +1,89 @@
+"""The run folder: where everything lies that belongs to a run, and whether a run can live there.
+
+In: a path. Out: the names of its parts; `ConfigError` or `CheckpointError` before any work where it cannot serve.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from malmoi.config import RunConfig
+from malmoi.errors import CheckpointError, ConfigError
+from malmoi.settings import build_config, read_toml
+
+KNOWN = ("config.toml", "data", "tokenizer", "state", "checkpoints", "model", "log.txt")
+SPARE_BYTES = 200 * 2**20
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder and the names of its parts."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def curves(self) -> Path:
+        return self.path / "curves.svg"
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    def read_config(self) -> RunConfig | None:
+        """The config of the run that lives here, if one does."""
+        return build_config(read_toml(self.config), str(self.config)) if self.config.exists() else None
+
+
+def claim_folder(path: Path, option: str = "--out") -> RunFolder:
+    """Make the folder, unless it is somebody else's, cannot be written or has no room."""
+    if path.is_file():
+        raise ConfigError(f"{option} {path}: this is a file; give the name of a folder")
+    if path.is_dir():
+        inside = [one.name for one in path.iterdir()]
+        if inside and not set(inside) & set(KNOWN):
+            raise ConfigError(f"{option} {path}: holds other files ({inside[0]}, ...); give the name of a new folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        raise CheckpointError(f"{option} {path}: cannot be written ({error.strerror or error})") from error
+    if free < SPARE_BYTES:
+        raise CheckpointError(f"{option} {path}: only {free / 2**20:.0f} MiB are free there; make room first")
+    return RunFolder(path)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,244 @@
+"""`malmoi train`: pairs of text to a finished model, or on with a run that was stopped.
+
+In: data, settings and a folder. Out: the run folder, with `model/` in it when the run is over; on standard output what
+came of it. The order of work: check everything, read and clean, choose settings, tokenise, train, finish.
+"""
+
+import json
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+from malmoi.checkpoint import load_model, write_atomically
+from malmoi.commands.finish import finish
+from malmoi.commands.folder import RunFolder, claim_folder
+from malmoi.commands.material import Material, make_material, open_corpora, open_material, scan_corpora
+from malmoi.commands.plan import ORDINARY_FACTS, Given, TrainRequest, continued, plain, read_given
+from malmoi.commands.progress import progress_bar
+from malmoi.commands.results import write_json, write_line
+from malmoi.commands.running import run_trainer
+from malmoi.config import RunConfig, StoredConfig
+from malmoi.errors import ConfigError
+from malmoi.evaluation.evaluate import Report
+from malmoi.log import add_log_file, get_logger
+from malmoi.models.build import build_model
+from malmoi.models.interface import Seq2Seq
+from malmoi.report.curves import learning_curves, read_metrics
+from malmoi.settings import Settings, to_toml
+from malmoi.text.tokenizer import Tokenizers
+from malmoi.training.device import choose_device, describe_surroundings, set_threads
+from malmoi.training.outcome import Outcome
+
+FINE_TUNING: Settings = {"training": {"schedule": "inverse_sqrt", "lr": 3e-4, "warmup_steps": 100}}
+"""Under what the user said, for a run that starts from a model: its weights are good already."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a start of `malmoi train`; `report` is None where a signal ended it."""
+
+    folder: RunFolder
+    config: RunConfig
+    material: Material
+    outcome: Outcome
+    report: Report | None
+
+
+def run_train(request: TrainRequest, *, as_json: bool, quiet: bool) -> int:
+    """Train, print what came of it, and return the exit status."""
+    trained = train(request, quiet=quiet)
+    outcome, report = trained.outcome, trained.report
+    if as_json:
+        write_json(
+            {
+                "run": str(trained.folder.path),
+                "model": str(trained.folder.model) if report is not None else None,
+                "reason": outcome.reason,
+                "steps": outcome.step,
+                "epochs": outcome.epoch,
+                "target_tokens": outcome.target_tokens,
+                "seconds": outcome.seconds,
+                "scores": [score.to_json() for score in report.scores] if report is not None else [],
+            }
+        )
+    elif report is not None:
+        write_line(f"{trained.folder.model}: {outcome.step:,} updates in {outcome.seconds / 60:.1f} minutes")
+        for line in report.lines():
+            write_line(line)
+    return outcome.exit_status
+
+
+def train(request: TrainRequest, *, quiet: bool) -> Trained:
+    """The whole road; raises `ConfigError`, `DataError` or `CheckpointError` for what cannot work."""
+    given = read_given(request)
+    folder = claim_folder(request.out)
+    with ExitStack() as stack:
+        handler = add_log_file(folder.log)
+        stack.callback(handler.close)
+        stack.callback(get_logger().removeHandler, handler)
+        config, material, maybe_network = resolve(request, given, folder, quiet=quiet)
+        note_start(folder, config)
+        if maybe_network is None:
+            sizes = material.tokenizers.source.size, material.tokenizers.target.size
+            maybe_network = build_model(config.model, *sizes, seed=config.training.seed)
+        num_parameters = sum(parameter.numel() for parameter in maybe_network.parameters())
+        get_logger().info("%s with %s parameters", config.model.architecture, f"{num_parameters:,}")
+        bar = stack.enter_context(progress_bar("training", 1.0, quiet=quiet))
+        outcome = run_trainer(folder, config, material, maybe_network, bar)
+        bar(1.0)
+        write_atomically(folder.curves, learning_curves(read_metrics(folder.metrics)).encode())
+        report = None
+        if outcome.signal_number is None:
+            report = finish_run(folder, config, material, outcome)
+    return Trained(folder, config, material, outcome, report)
+
+
+def resolve(
+    request: TrainRequest, given: Given, folder: RunFolder, *, quiet: bool
+) -> tuple[RunConfig, Material, Seq2Seq | None]:
+    """The run's config and material, and a network where it starts from a model; new, or as the folder holds them."""
+    stored = folder.read_config()
+    if stored is not None:
+        config = continued(stored, given, folder.path)
+        check_machine(config)
+        store = maybe_store(config)
+        material = open_material(store or folder, config.data)
+        if material is not None:
+            write_config(folder, config)
+            return config, material, None
+    else:
+        config = given.config(ORDINARY_FACTS)
+        store = maybe_store(config)
+    check_machine(config)
+    if not config.data:
+        raise ConfigError("there is nothing to train on: name files with pairs, as in `malmoi train a.en a.de`")
+    started = load_model(request.init) if request.init is not None else None
+    below: list[Settings] = []
+    if started is not None:
+        below += [FINE_TUNING, {"text": plain(started.config.text), "model": plain(started.config.model)}]
+    if store is not None:
+        config, material = from_store(store, given, stored, below)
+        if started is not None:
+            check_same_text(request.init, material.tokenizers, started.tokenizers)
+        material.tokenizers.save(folder.tokenizer)
+    else:
+        corpora = open_corpora(config.data, config.valid)
+        found, share = scan_corpora(corpora, config, quiet=quiet)
+        config = stored or given.config(found.facts, *below)
+        write_config(folder, config)
+        material = make_material(
+            folder,
+            config,
+            corpora,
+            found,
+            share,
+            maybe_tokenizers=started.tokenizers if started is not None else None,
+            workers=request.workers,
+            quiet=quiet,
+        )
+    write_config(folder, config)
+    if started is None:
+        return config, material, None
+    return config, material, start_from(started.network, config, started.config, material.tokenizers)
+
+
+def check_machine(config: RunConfig) -> None:
+    """What this machine lacks is told before work starts."""
+    choose_device(config.training.device)
+    set_threads(config.training.threads)
+    if config.training.tensorboard and find_spec("tensorboardX") is None:
+        raise ConfigError("training.tensorboard needs tensorboardX: pip install 'malmoi[tensorboard]'")
+
+
+def maybe_store(config: RunConfig) -> RunFolder | None:
+    """The folder that `malmoi prepare` made, where the data is one."""
+    folders = [Path(source.pairs) for source in config.data if source.pairs is not None and Path(source.pairs).is_dir()]
+    if not folders:
+        return None
+    if len(config.data) > 1:
+        raise ConfigError(f"{folders[0]}: a prepared store holds all data of a run; give it alone")
+    if config.valid:
+        raise ConfigError(f"{folders[0]}: a prepared store holds its validation data; give --valid to `malmoi prepare`")
+    if not (folders[0] / "data" / "ready.json").exists():
+        raise ConfigError(f"{folders[0]}: a folder, but not a complete store that `malmoi prepare` made")
+    return RunFolder(folders[0])
+
+
+def from_store(
+    store: RunFolder, given: Given, stored: RunConfig | None, below: list[Settings]
+) -> tuple[RunConfig, Material]:
+    """Config and material of a run on a prepared store, whose text settings are fixed."""
+    material, prepared = open_material(store, ()), store.read_config()
+    assert material is not None
+    if prepared is None:
+        raise ConfigError(f"{store.config}: missing; the store is not complete")
+    fixed = {"text": plain(prepared.text), "cleaning": plain(prepared.cleaning)}
+    config = stored or given.config(material.facts, *below, fixed)
+    if config.text != prepared.text or config.cleaning != prepared.cleaning:
+        raise ConfigError(f"{store.path}: was prepared with other text or cleaning settings; prepare the data again")
+    return config, material
+
+
+def start_from(network: Seq2Seq, config: RunConfig, started: StoredConfig, tokenizers: Tokenizers) -> Seq2Seq:
+    """A network of this run's config with the weights of another model, which must be of the same shape."""
+    wanted = {**plain(config.model), **dropouts(started)}
+    if wanted != plain(started.model):
+        changed = [key for key, value in wanted.items() if plain(started.model).get(key) != value]
+        raise ConfigError(f"--init: model.{changed[0]} cannot differ from that of the model to start from")
+    mine = build_model(config.model, tokenizers.source.size, tokenizers.target.size, seed=config.training.seed)
+    mine.load_state_dict(network.state_dict())
+    return mine
+
+
+def dropouts(config: StoredConfig) -> Settings:
+    """The settings of a model that its weights do not depend on."""
+    return {key: value for key, value in plain(config.model).items() if key.endswith("dropout")}
+
+
+def check_same_text(init: Path | None, mine: Tokenizers, theirs: Tokenizers) -> None:
+    """A store and the model to start from must mean the same by every id."""
+    for ours, other in ((mine.source, theirs.source), (mine.target, theirs.target)):
+        if (ours.kind, ours.to_files()) != (other.kind, other.to_files()):
+            raise ConfigError(f"--init {init}: its vocabulary is not that of the prepared store")
+
+
+def write_config(folder: RunFolder, config: RunConfig) -> None:
+    """What the run really uses."""
+    write_atomically(folder.config, (to_toml(config) + "\n").encode())
+
+
+def note_start(folder: RunFolder, config: RunConfig) -> None:
+    """One more entry in `environment.json`: when, how and on what the run was started."""
+    starts: list[Any] = []
+    if folder.environment.exists():
+        starts = cast(list[Any], json.loads(folder.environment.read_bytes())["starts"])
+    surroundings = describe_surroundings(choose_device(config.training.device))
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    starts.append({"time": time, "command": sys.argv[1:], "surroundings": surroundings})
+    write_atomically(folder.environment, json.dumps({"starts": starts}, ensure_ascii=False, indent=1).encode())
+
+
+def finish_run(folder: RunFolder, config: RunConfig, material: Material, outcome: Outcome) -> Report | None:
+    """The finished model, unless nothing was learned that could be one."""
+    if outcome.best is None:
+        raise ConfigError("the run ended before its first checkpoint: raise its limits")
+    last = sorted(outcome.checkpoints, key=lambda one: one.step)[-max(1, config.training.average) :]
+    progress = {
+        "steps": outcome.step,
+        "epochs": outcome.epoch,
+        "target_tokens": outcome.target_tokens,
+        "seconds": round(outcome.seconds, 1),
+        "ended_by": outcome.reason,
+    }
+    return finish(
+        folder,
+        config,
+        material,
+        folder.checkpoints / outcome.best.name,
+        [folder.checkpoints / one.name for one in last],
+        progress,
+    )

@@ -1,0 +1,114 @@
+"""`malmoi translate`: text, one sentence a line, to its translation, line for line.
+
+In: a model, and a file or standard input. Out: on standard output one line for each line of input, or n-best lists, or
+one JSON object per line with the keys line, text, score, finished, tokens, token_scores, alternatives, notes, error.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from malmoi.commands.results import write_json, write_line
+from malmoi.config import Device
+from malmoi.errors import ConfigError, DataError
+from malmoi.settings import parse_overrides
+from malmoi.text.lines import read_lines
+from malmoi.translate import WINDOW_LINES, Translation, Translator
+
+
+@dataclass(frozen=True)
+class TranslateRequest:
+    """What the command line asked for; `file` is `-` for standard input."""
+
+    model: Path
+    file: str
+    beam: int | None
+    n_best: int | None
+    settings: tuple[str, ...]
+    prefix: Path | None
+    constraints: Path | None
+    unbuffered: bool
+    device: str
+    threads: int
+    as_json: bool
+
+
+def run_translate(request: TranslateRequest) -> int:
+    """Translate everything; 1 if a line could not be translated (it is an empty line of output then), else 0."""
+    for path in (request.file, request.prefix, request.constraints):
+        check_readable(path)
+    options = decoding_options(request.settings, request.beam, request.n_best)
+    translator = Translator.load(request.model, device=cast(Device, request.device), threads=request.threads)
+    options = widen_beam(options, translator)
+    answer_at_once = request.unbuffered or (request.file == "-" and sys.stdin.isatty())
+    flush = answer_at_once or sys.stdout.isatty()
+    translations = translator.translate_lines(
+        read_lines(request.file),
+        options=options,
+        prefixes=read_lines(request.prefix) if request.prefix else None,
+        constraints=read_phrases(request.constraints) if request.constraints else None,
+        window=1 if answer_at_once else WINDOW_LINES,
+    )
+    num_failed = 0
+    for number, translation in enumerate(translations, start=1):
+        num_failed += translation.error is not None
+        if request.as_json:
+            write_json(as_object(number, translation), flush=flush)
+        elif request.n_best is not None:
+            for one in (translation, *translation.alternatives):
+                write_line(f"{number}\t{'' if one.score is None else f'{one.score:.6f}'}\t{one.text}", flush=flush)
+        else:
+            write_line(translation.text, flush=flush)
+    return 1 if num_failed else 0
+
+
+def check_readable(path: str | Path | None) -> None:
+    """Refuse a file that is not there before the model is read."""
+    if path is not None and str(path) != "-" and not Path(path).is_file() and not Path(path).is_fifo():
+        raise DataError(
+            f"{path}: " + ("this is a folder, not a file of text" if Path(path).is_dir() else "no such file")
+        )
+
+
+def decoding_options(settings: Sequence[str], beam: int | None, n_best: int | None = None) -> dict[str, Any]:
+    """`--set`, `--beam` and `--n-best` as one table."""
+    options = parse_overrides(settings)
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            raise ConfigError(f"--set {key}: decoding settings stand alone, as in --set length_alpha=0.6")
+    if beam is not None:
+        options["beam_size"] = beam
+    if n_best is not None:
+        options["n_best"] = n_best
+    return options
+
+
+def widen_beam(options: Mapping[str, Any], translator: Translator) -> Mapping[str, Any]:
+    """An n-best list longer than the model's own beam takes a wider one, unless a width was asked for."""
+    n_best = options.get("n_best", 1)
+    if "beam_size" in options or not isinstance(n_best, int) or n_best <= translator.decoding.beam_size:
+        return options
+    return {**options, "beam_size": n_best}
+
+
+def read_phrases(path: Path) -> Iterator[tuple[str, ...]]:
+    """The phrases of each line, by tabs; an empty line has none."""
+    for line in read_lines(path):
+        yield tuple(phrase for phrase in line.split("\t") if phrase.strip())
+
+
+def as_object(number: int, translation: Translation) -> dict[str, Any]:
+    """A translation with its stable JSON keys."""
+    return {
+        "line": number,
+        "text": translation.text,
+        "score": translation.score,
+        "finished": translation.finished,
+        "tokens": translation.tokens,
+        "token_scores": translation.token_scores,
+        "alternatives": [{"text": one.text, "score": one.score} for one in translation.alternatives],
+        "notes": translation.notes,
+        "error": translation.error,
+    }
