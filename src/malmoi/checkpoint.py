@@ -92,6 +92,7 @@ def write_folder(folder: Path, weights: Mapping[str, Tensor], config: str, card:
         replace_folder(temporary, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        recover(folder)
         raise CheckpointError(
             f"{folder}: the model cannot be written ({error}); what was there before is unchanged"
         ) from error
@@ -101,6 +102,8 @@ def replace_folder(new: Path, folder: Path) -> None:
     """Put a complete folder under its name. The former one steps aside first and goes last, see `recover`."""
     former = folder.with_name(f"{FORMER}{folder.name}")
     if folder.exists():
+        if former.exists():
+            shutil.rmtree(former)
         folder.rename(former)
     new.rename(folder)
     flush(folder.parent)
@@ -109,9 +112,8 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 def recover(folder: Path) -> None:
     """Bring back the former folder where a kill came between the two renames of `replace_folder`."""
-    former = folder.with_name(f"{FORMER}{folder.name}")
-    if former.is_dir() and not folder.exists():
-        get_logger().warning("%s: a save was cut short; the former model is used", folder)
+    former = present(folder)
+    if former != folder:
         former.rename(folder)
 
 
@@ -178,14 +180,14 @@ def find_model(path: Path) -> Path:
     if path.is_file():
         refuse_pickle(path)
         raise CheckpointError(f"{path}: this is a file; a model is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}")
-    recover_if_writable(path)
+    path = present(path)
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such model folder or run folder")
     if (path / WEIGHTS_FILE).is_file():
         return path
-    recover_if_writable(path / "model")
-    if (path / "model" / WEIGHTS_FILE).is_file():
-        return path / "model"
+    finished = present(path / "model")
+    if (finished / WEIGHTS_FILE).is_file():
+        return finished
     checkpoints = sorted(one.parent for one in path.glob(f"checkpoints/*/{WEIGHTS_FILE}") if one.parent.name[0] != ".")
     if checkpoints:
         return best_checkpoint(path, checkpoints)
@@ -195,9 +197,13 @@ def find_model(path: Path) -> Path:
     raise CheckpointError(f"{path}: holds neither {WEIGHTS_FILE} nor a run with a model or checkpoints")
 
 
-def recover_if_writable(folder: Path) -> None:
-    if os.access(folder.parent, os.W_OK):
-        recover(folder)
+def present(folder: Path) -> Path:
+    """The folder, or the former one where a save was cut short between its renames; nothing is changed."""
+    former = folder.with_name(f"{FORMER}{folder.name}")
+    if folder.exists() or not former.is_dir():
+        return folder
+    get_logger().warning("%s: a save was cut short; the former model is used", folder)
+    return former
 
 
 def best_checkpoint(run: Path, checkpoints: Sequence[Path]) -> Path:

@@ -1,0 +1,370 @@
+"""Model folders: complete or absent, told apart from what is damaged, dangerous or foreign; and their averages."""
+
+import json
+import os
+import pickle
+import resource
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from malmoi import checkpoint
+from malmoi.checkpoint import average_models, find_model, load_model, refuse_pickle, save_model, write_atomically
+from malmoi.config import DecodingConfig, ModelConfig, RnnConfig, StoredConfig, TextConfig, TransformerConfig
+from malmoi.errors import CheckpointError
+from malmoi.models.build import build_model
+from malmoi.models.interface import Seq2Seq
+from malmoi.text.tokenizer import Tokenizers, train_tokenizers
+
+TEXT = TextConfig(tokenizer="characters")
+SMALL = TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=8)
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Tokenizers:
+    return train_tokenizers(TEXT, ["abc", "cde"], ["xyz"], seed=1)
+
+
+def make(tokenizers: Tokenizers, model: ModelConfig = SMALL, seed: int = 1) -> tuple[StoredConfig, Seq2Seq]:
+    config = StoredConfig(text=TEXT, model=model, decoding=DecodingConfig(beam_size=3))
+    return config, build_model(model, tokenizers.source.size, tokenizers.target.size, seed)
+
+
+def save(folder: Path, tokenizers: Tokenizers, model: ModelConfig = SMALL, seed: int = 1) -> Seq2Seq:
+    config, network = make(tokenizers, model, seed)
+    save_model(folder, config, network, tokenizers, {"steps": seed})
+    return network
+
+
+def constant(network: Seq2Seq, value: float) -> dict[str, Tensor]:
+    return {name: torch.full_like(tensor, value) for name, tensor in network.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [SMALL, SMALL.model_copy(update={"tying": "none", "output_bias": True}), RnnConfig(width=4, hidden=6)],
+    ids=["tied", "untied", "rnn"],
+)
+def test_a_model_comes_back(model: ModelConfig, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    network = save(tmp_path / "m", tokenizers, model)
+    loaded = load_model(tmp_path / "m")
+    assert loaded.config.model == model and loaded.config.decoding.beam_size == 3
+    assert loaded.card["steps"] == 1 and loaded.card["weights_type"] == "float32"
+    assert loaded.card["num_parameters"] == sum(parameter.numel() for parameter in network.parameters())
+    assert not loaded.network.training
+    assert loaded.tokenizers.source.encode("abc") == tokenizers.source.encode("abc")
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(loaded.network.state_dict()[name], tensor)
+    assert (loaded.network.source_embedding is loaded.network.target_embedding) == (model.tying == "all")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
+
+
+def test_tied_weights_are_stored_once(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    save(tmp_path / "m", tokenizers)
+    stored = load_file(tmp_path / "m" / "model.safetensors")
+    assert "target_embedding.weight" in stored and "source_embedding.weight" not in stored
+
+
+def test_weights_keep_their_type_on_disk(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """facebookresearch/fairseq#1079, OpenNMT/OpenNMT-py#2346: and they are computed with in the type asked for."""
+    for dtype in (torch.bfloat16, torch.float16):
+        config, network = make(tokenizers)
+        save_model(tmp_path / "m", config, network.to(dtype), tokenizers, {})
+        assert {tensor.dtype for tensor in load_file(tmp_path / "m" / "model.safetensors").values()} == {dtype}
+        assert load_model(tmp_path / "m").network.output_weight_VD.dtype == torch.float32
+        loaded = load_model(tmp_path / "m", dtype=None)
+        assert loaded.network.output_weight_VD.dtype == dtype
+        assert loaded.card["weights_type"] == str(dtype).removeprefix("torch.")
+
+
+def test_saving_again_replaces_the_old_model(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    save(tmp_path / "m", tokenizers, seed=1)
+    (tmp_path / "m" / "stray").write_text("of the old one")
+    network = save(tmp_path / "m", tokenizers, seed=2)
+    assert torch.equal(load_model(tmp_path / "m").network.output_weight_VD, network.output_weight_VD)
+    assert not (tmp_path / "m" / "stray").exists()
+
+
+def test_a_full_disk_leaves_the_old_model(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """Lightning-AI/pytorch-lightning#688, pytorch/pytorch#10577, rwth-i6/returnn#1829,
+    facebookresearch/fairseq#2684.
+    """
+    large = SMALL.model_copy(update={"feed_forward": 2000})
+    network = save(tmp_path / "m", tokenizers, large)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match="unchanged"):
+            save(tmp_path / "m", tokenizers, large, seed=2)
+        with pytest.raises(CheckpointError, match="unchanged"):
+            write_atomically(tmp_path / "m" / "card.json", b" " * 30_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert torch.equal(load_model(tmp_path / "m").network.output_weight_VD, network.output_weight_VD)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_told(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    network = save(tmp_path / "m", tokenizers)
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            save(tmp_path / "m", tokenizers, seed=2)
+    finally:
+        tmp_path.chmod(0o700)
+    assert torch.equal(load_model(tmp_path / "m").network.output_weight_VD, network.output_weight_VD)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing that handles errors may catch it."""
+
+
+@pytest.mark.parametrize("fatal_call", range(1, 8))
+def test_a_kill_at_any_moment_leaves_a_model(
+    tokenizers: Tokenizers, tmp_path: Path, fatal_call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at the n-th change to the folders: what is loaded is the old model or the new one, whole."""
+    old = save(tmp_path / "m", tokenizers, seed=1)
+    calls = 0
+
+    def fatal(do: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fatal_call:
+                raise Killed
+            return do(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fatal(Path.rename))
+        patch.setattr(Path, "mkdir", fatal(Path.mkdir))
+        patch.setattr(shutil, "rmtree", fatal(shutil.rmtree))
+        patch.setattr(checkpoint, "save_file", fatal(checkpoint.save_file))
+        with pytest.raises(Killed):
+            for seed in (2, 2):
+                save(tmp_path / "m", tokenizers, seed=seed)
+    new = make(tokenizers, seed=2)[1]
+    weight = load_model(tmp_path / "m").network.output_weight_VD
+    assert torch.equal(weight, old.output_weight_VD) or torch.equal(weight, new.output_weight_VD)
+    save(tmp_path / "m", tokenizers, seed=3)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_damaged_and_missing_files_are_named(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    save(tmp_path / "m", tokenizers)
+    weights = tmp_path / "m" / "model.safetensors"
+    whole = weights.read_bytes()
+    for content in (whole[: len(whole) // 2], whole[:4], b"", b"\x00" * 100):
+        weights.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: damaged"):
+            load_model(tmp_path / "m")
+    weights.write_bytes(whole)
+    (tmp_path / "m" / "card.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"card\.json"):
+        load_model(tmp_path / "m")
+    (tmp_path / "m" / "card.json").write_text("[]")
+    with pytest.raises(CheckpointError, match=r"card\.json"):
+        load_model(tmp_path / "m")
+    for name in ("card.json", "config.toml", "tokenizer/tokenizer.json", "model.safetensors"):
+        copy = tmp_path / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(tmp_path / "m", copy)
+        (copy / name).unlink()
+        with pytest.raises(CheckpointError, match=str(Path(name).name).replace(".", r"\.")):
+            load_model(copy)
+    with pytest.raises(CheckpointError, match="no such model"):
+        load_model(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="this is a file"):
+        load_model(tmp_path / "m" / "card.json")
+
+
+def test_what_does_not_fit_is_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """OpenNMT/OpenNMT-py#723, #758, facebookresearch/fairseq#4660: the id count is that of the embedding's rows."""
+    config, network = make(tokenizers)
+    folder = tmp_path / "m"
+    fewer = build_model(SMALL, tokenizers.source.size - 1, tokenizers.target.size - 1)
+    save_model(folder, config, fewer, tokenizers, {})
+    with pytest.raises(CheckpointError, match=r"target_embedding\.weight has the shape .* target ids|target ids"):
+        load_model(folder)
+    weights = checkpoint.untie(network.state_dict(), SMALL)
+    more = {**weights, "encoder.extra": torch.zeros(1)}
+    save_model(folder, config, more, tokenizers, {})
+    with pytest.raises(CheckpointError, match=r"encoder\.extra is not part"):
+        load_model(folder)
+    less = {name: tensor for name, tensor in weights.items() if name != "decoder.layers.0.cross_attention.query.bias"}
+    save_model(folder, config, less, tokenizers, {})
+    with pytest.raises(CheckpointError, match=r"query\.bias is missing"):
+        load_model(folder)
+    bad = {**weights, "target_embedding.weight": torch.full_like(weights["target_embedding.weight"], torch.nan)}
+    save_model(folder, config, bad, tokenizers, {})
+    with pytest.raises(CheckpointError, match="not finite"):
+        load_model(folder)
+    save_model(folder, config, network, tokenizers, {})
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("shared_vocabulary = true", "shared_vocabulary = false"))
+    with pytest.raises(CheckpointError, match="shared_vocabulary"):
+        load_model(folder)
+    (folder / "config.toml").write_text(text.replace("width = 8", "widht = 8"))
+    with pytest.raises(CheckpointError, match="widht"):
+        load_model(folder)
+
+
+class Canary:
+    """Unpickling it makes a file."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.place),)
+
+
+def test_pickles_are_refused_by_name(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """ecmwf/anemoi-core#1416, NVIDIA-NeMo/Automodel#3240, voicepaw/so-vits-svc-fork#193: and nothing of them runs."""
+    place = tmp_path / "ran"
+    save(tmp_path / "m", tokenizers)
+    for protocol in range(6):
+        data = pickle.dumps(Canary(place), protocol)
+        for name in ("model.pt", "model.pkl", "pytorch_model.bin"):
+            (tmp_path / name).write_bytes(data)
+            with pytest.raises(CheckpointError, match=rf"{name}: refused"):
+                load_model(tmp_path / name)
+        (tmp_path / "m" / "model.safetensors").write_bytes(data)
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: (refused|damaged)"):
+            load_model(tmp_path / "m")
+    torch.save({"weights": Canary(place)}, tmp_path / "plain-name")
+    with pytest.raises(CheckpointError, match="plain-name: refused"):
+        load_model(tmp_path / "plain-name")
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    shutil.copy(tmp_path / "plain-name", folder / "weights")
+    for paths in ([folder], [tmp_path / "m", folder]):
+        with pytest.raises(CheckpointError, match="refused"):
+            average_models(paths[::-1], tmp_path / "out")
+    with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
+        archive.writestr("data.pkl", "x")
+    with pytest.raises(CheckpointError, match="archive: refused"):
+        refuse_pickle(tmp_path / "archive")
+    assert not place.exists() and not (tmp_path / "out").exists()
+
+
+def test_weights_are_never_taken_for_a_pickle(tmp_path: Path) -> None:
+    """A header whose length begins with the byte of a pickle is still a header."""
+    for length in (0x80 + 0x0200, 0x80 + 0x0400):
+        name, path = "x" * (length - 80), tmp_path / "w.safetensors"
+        while True:
+            save_file({name: torch.zeros(1)}, path)
+            if path.read_bytes()[0] == length & 0xFF and path.read_bytes()[1] == length >> 8:
+                break
+            name += "x"
+        refuse_pickle(path)
+
+
+def test_a_run_folder_stands_for_its_model(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """The finished model, else the best checkpoint by the run's own metric, else the last one."""
+    run = tmp_path / "run"
+    for step in (100, 200, 300):
+        save(run / "checkpoints" / f"step-{step:08}", tokenizers, seed=step)
+    (run / "checkpoints" / ".tmp-step-00000400").mkdir()
+    save_file({"x": torch.zeros(1)}, run / "checkpoints" / ".tmp-step-00000400" / "model.safetensors")
+    assert find_model(run).name == "step-00000300"
+    rows = [{"step": 100, "valid_loss": 2.0, "valid_bleu": 9.0}, {"step": 200, "valid_loss": 1.0, "valid_bleu": 8.0}]
+    cut = '{"step": 300, "valid_lo'
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + cut)
+    assert find_model(run).name == "step-00000200"
+    (run / "config.toml").write_text('[training]\nmetrics = ["bleu"]\nbest_metric = "bleu"\n')
+    assert find_model(run).name == "step-00000100"
+    save(run / "model", tokenizers, seed=7)
+    assert load_model(run).card["steps"] == 7
+    with pytest.raises(CheckpointError, match="holds neither"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("tying", ["all", "target", "none"])
+def test_an_average_of_ones_twos_and_threes_is_two(tying: str, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """facebookresearch/fairseq#743, #647, #732: tied tensors are counted once, the inputs stay as they are."""
+    model = SMALL.model_copy(update={"tying": tying})
+    config, network = make(tokenizers, model)
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for value, folder in enumerate(folders, start=1):
+        save_model(folder, config, constant(network, value), tokenizers, {"scores": [value], "data": ["d"]})
+    before = [(folder / "model.safetensors").read_bytes() for folder in folders]
+    average_models(folders, tmp_path / "mean")
+    first = (tmp_path / "mean" / "model.safetensors").read_bytes()
+    mean = load_model(tmp_path / "mean")
+    assert all(bool((tensor == 2.0).all()) for tensor in mean.network.state_dict().values())
+    assert (mean.network.source_embedding is mean.network.target_embedding) == (tying == "all")
+    assert mean.card["averaged"] == ["one", "two", "three"]
+    assert mean.card["data"] == ["d"] and "scores" not in mean.card
+    average_models(folders, tmp_path / "mean")
+    assert (tmp_path / "mean" / "model.safetensors").read_bytes() == first
+    assert [(folder / "model.safetensors").read_bytes() for folder in folders] == before
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_averages_of_low_precision_are_exact(dtype: torch.dtype, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """facebookresearch/fairseq#1079, OpenNMT/OpenNMT-py#2346: summed wide, stored in the type of the inputs."""
+    config, network = make(tokenizers)
+    folders = [tmp_path / f"{k}" for k in range(10)]
+    values = [torch.tensor(1 + k / 1024).to(dtype) for k in range(10)]
+    for value, folder in zip(values, folders, strict=True):
+        save_model(folder, config, constant(network.to(dtype), value.item()), tokenizers, {})
+    average_models(folders, tmp_path / "mean")
+    exact = sum(value.double().item() for value in values) / 10
+    for tensor in load_file(tmp_path / "mean" / "model.safetensors").values():
+        assert tensor.dtype == dtype
+        half_unit = torch.finfo(dtype).eps / 2
+        assert bool(((tensor.double() - exact).abs() <= half_unit).all())
+
+
+def test_integers_are_not_averaged(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    config, network = make(tokenizers)
+    for count in (1, 2):
+        weights = {**constant(network, count), "counter": torch.tensor([count])}
+        save_model(tmp_path / str(count), config, weights, tokenizers, {})
+    average_models([tmp_path / "1", tmp_path / "2"], tmp_path / "mean")
+    stored = load_file(tmp_path / "mean" / "model.safetensors")
+    assert stored["counter"].tolist() == [2] and stored["counter"].dtype == torch.int64
+    assert bool((stored["target_embedding.weight"] == 1.5).all())
+
+
+def test_what_cannot_be_averaged_is_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    save(tmp_path / "a", tokenizers, seed=1)
+    save(tmp_path / "b", tokenizers, seed=2)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with pytest.raises(CheckpointError, match="the same model as"):
+        average_models([tmp_path / "a", tmp_path / "b", tmp_path / "link"], tmp_path / "out")
+    with pytest.raises(CheckpointError, match="one of the models to average"):
+        average_models([tmp_path / "a", tmp_path / "b"], tmp_path / "b")
+    with pytest.raises(CheckpointError, match="no models"):
+        average_models([], tmp_path / "out")
+    save(tmp_path / "wide", tokenizers, SMALL.model_copy(update={"width": 16}))
+    with pytest.raises(CheckpointError, match="settings"):
+        average_models([tmp_path / "a", tmp_path / "wide"], tmp_path / "out")
+    save(tmp_path / "other", train_tokenizers(TEXT, ["uvw", "cde"], ["xyz"], seed=1))
+    with pytest.raises(CheckpointError, match="vocabulary"):
+        average_models([tmp_path / "a", tmp_path / "other"], tmp_path / "out")
+    config, network = make(tokenizers)
+    save_model(tmp_path / "half", config, network.bfloat16(), tokenizers, {})
+    with pytest.raises(CheckpointError, match="types differ"):
+        average_models([tmp_path / "half", tmp_path / "a"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two" and [one.name for one in tmp_path.iterdir()] == ["f"]
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        write_atomically(tmp_path / "no" / "folder", b"")
