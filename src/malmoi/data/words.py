@@ -20,7 +20,8 @@ from malmoi.text.tokenizer import Tokenizer
 
 EncodeRows: TypeAlias = Callable[[Sequence[str]], list[list[int]]]
 
-# The table starts anew when it holds so many words; they and their ids take about 30 MB.
+# So many words stay in the table, the first ones seen, among which are the frequent ones; they and their ids take about
+# 30 MB. Later words stay for one call.
 MAX_WORDS = 100_000
 # A longer word is rare enough to be encoded each time.
 MAX_WORD_CHARACTERS = 40
@@ -36,12 +37,9 @@ class WordTable:
         self.tokenizer = tokenizer
         self.encode_rows = encode_rows
         self.refused = frozenset(refused)
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all words."""
         self.numbers: dict[str, int] = {}
-        self.ids: IntArray = np.empty(0, dtype=id_type(self.tokenizer.size))
+        self.latest: list[str] = []
+        self.ids: IntArray = np.empty(0, dtype=id_type(tokenizer.size))
         self.lengths: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)
         self.starts: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)
         self.is_plain: npt.NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
@@ -74,16 +72,24 @@ class WordTable:
         return ids, lengths
 
     def look_up(self, words: list[str]) -> npt.NDArray[np.int32]:
-        """The numbers of words, all of which are in the table afterwards."""
+        """The numbers of words, all of which are in the table until the next call."""
+        self.forget_surplus()
         found = list(map(self.numbers.get, words))
         if None in found:
-            new = dict.fromkeys(word for word, number in zip(words, found, strict=True) if number is None)
-            if len(self.numbers) + len(new) > MAX_WORDS:
-                self.clear()
-                new = dict.fromkeys(words)
-            self.add(list(new))
-            found = list(map(self.numbers.__getitem__, words))
+            places = [place for place, number in enumerate(found) if number is None]
+            self.add(list(dict.fromkeys(words[place] for place in places)))
+            for place in places:
+                found[place] = self.numbers[words[place]]
         return np.array(found, dtype=np.int32)
+
+    def forget_surplus(self) -> None:
+        """Drop what the last call added above the limit."""
+        if len(self.numbers) > MAX_WORDS:
+            for word in self.latest[MAX_WORDS - len(self.numbers) :]:
+                del self.numbers[word]
+            self.ids = self.ids[: self.starts[MAX_WORDS]]
+            self.lengths, self.starts = self.lengths[:MAX_WORDS], self.starts[:MAX_WORDS]
+            self.is_plain = self.is_plain[:MAX_WORDS]
 
     def add(self, words: list[str]) -> None:
         """Encode words that are not yet in the table."""
@@ -100,6 +106,7 @@ class WordTable:
         new_ids = np.fromiter(chain.from_iterable(rows), dtype=self.ids.dtype, count=int(lengths.sum()))
         self.ids = np.concatenate([self.ids, new_ids])
         self.numbers.update(zip(words, range(len(self.numbers), len(self.numbers) + len(words)), strict=True))
+        self.latest = words
 
 
 def can_use_words(tokenizer: Tokenizer) -> bool:

@@ -67,11 +67,15 @@ def test_ordinary_text_does_not_go_through_as_a_whole() -> None:
 def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "MAX_WORDS", 5)
     table = WordTable(BPE, BPE.encode_batch)
-    for text in ("the other", "a b ab ba", "the ab", "one two three four five six seven", "the other"):
+    for text in ("the other", "a b ab ba x y", "the ab", "one two three four", "the other one", "ba x"):
         ids, lengths = table.encode([text])
         assert ids.tolist() == [*BPE.encode(text), 1]
         assert lengths.tolist() == [len(ids)]
-        assert len(table.numbers) <= max(5, len(text.split()))
+        assert len(table.numbers) <= 5 + len(text.split())
+    table.encode(["the"])
+    assert list(table.numbers) == ["the", "other", "a", "b", "ab"]
+    assert len(table.lengths) == len(table.starts) == len(table.is_plain) == 5
+    assert len(table.ids) == table.lengths.sum()
 
 
 def test_only_bpe_is_cut_at_spaces() -> None:
