@@ -72,12 +72,12 @@ class Updater:
     def add_gradients(self, batch: Batch, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Sums of loss and nll over all parts; gradients of the loss per token of the whole update."""
         # Dividing where the gradient enters the graph spares a pass over all gradients at the end.
-        per_token = torch.tensor(1 / batch.num_target_tokens, device=self.device)
+        share = 1 / batch.num_target_tokens
         sums: list[Tensor] = []
         for number, part in enumerate(batch.split(self.micro_batch_tokens)):
             self.model.network.bits.reseed(*key, number)
             result = self.model(part.to(self.device))
-            result.loss.backward(per_token.to(result.loss.dtype))
+            result.loss.backward(torch.full_like(result.loss, share))
             sums.append(torch.stack((result.loss.detach(), result.nll)))
         loss, nll = torch.stack(sums).sum(0)
         return loss, nll

@@ -209,19 +209,17 @@ class Trainer:
             return "signal"
         if run.step % config.validate_every == 0 and run.validated_step != run.step and not self.validate():
             return None
-        if run.step % (config.save_every or config.validate_every) == 0 and self.saved_as[:2] != (
-            run.step,
-            run.validated_step,
-        ):
-            self.save_state()
         maybe_reason = limit_reached(run, self.seconds, config)
         if maybe_reason is None:
-            began = time.monotonic()
-            maybe_reason = self.train_on_next(began)
+            is_save_due = run.step % (config.save_every or config.validate_every) == 0
+            if is_save_due and self.saved_as[:2] != (run.step, run.validated_step):
+                self.save_state()
+            maybe_reason = self.train_on_next()
         return self.finish(maybe_reason) if maybe_reason is not None else None
 
-    def train_on_next(self, began: float) -> Reason | None:
+    def train_on_next(self) -> Reason | None:
         """One update; a reason if there is nothing left to train on, None also if a signal came while waiting."""
+        began = time.monotonic()
         if self.stream is None:
             self.stream = self.open_stream(self.run_state.stream)
         try:

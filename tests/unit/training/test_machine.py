@@ -1,0 +1,82 @@
+"""Devices, threads and memory."""
+
+import pytest
+import torch
+from tests.training_toys import toy_network
+
+from malmoi.data.batch import Batch
+from malmoi.errors import ConfigError
+from malmoi.training import memory
+from malmoi.training.device import choose_device, describe_surroundings, set_threads
+from malmoi.training.loss import ModelWithLoss
+
+CPU = torch.device("cpu")
+
+
+def test_a_device_asked_for_by_name_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert choose_device("auto") == choose_device("cpu") == CPU
+    with pytest.raises(ConfigError, match="device is cuda"):
+        choose_device("cuda")
+    with pytest.raises(ConfigError, match="device is mps"):
+        choose_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert choose_device("auto").type == "mps"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto").type == "cuda"
+
+
+def test_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert set_threads(2) == 2
+        assert set_threads(0) == 2
+        assert describe_surroundings(CPU)["threads"] == "2"
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_memory_of_a_cpu_bounds_the_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelWithLoss(toy_network(), 0.1)
+    sizes: list[int] = []
+    for free in (2**40, 2**24, 2**22):
+        monkeypatch.setattr(memory, "free_memory", lambda free=free: free)
+        sizes.append(memory.find_micro_batch_tokens(model, 10_000, 50, CPU))
+    assert sizes[0] == 10_000
+    assert 10_000 > sizes[1] > sizes[2] >= 50
+    assert all(parameter.grad is None for parameter in model.parameters())
+    monkeypatch.setattr(memory, "free_memory", lambda: 1000)
+    with pytest.raises(ConfigError, match="fit_memory"):
+        memory.find_micro_batch_tokens(model, 10_000, 50, CPU)
+    monkeypatch.setattr(memory, "free_memory", lambda: None)
+    assert memory.find_micro_batch_tokens(model, 10_000, 50, CPU) == 10_000
+
+
+def test_an_accelerator_is_tried_with_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ModelWithLoss(toy_network(), 0.1)
+    tried: list[int] = []
+
+    def try_pass(_: ModelWithLoss, batch: Batch) -> None:
+        tried.append(batch.source_BS.numel())
+        if tried[-1] > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+
+    monkeypatch.setattr(memory, "try_pass", try_pass)
+    limit = 300
+    assert memory.try_sizes(model, 1600, 100, CPU) == 200
+    assert tried == [1600, 800, 400, 200]
+    limit = 50
+    with pytest.raises(ConfigError, match="not even a pair of 100 tokens fits"):
+        memory.try_sizes(model, 1600, 100, CPU)
+
+
+def test_one_try_is_a_whole_pass() -> None:
+    model = ModelWithLoss(toy_network(), 0.1)
+    memory.try_pass(model, memory.probe_batch(model, 3, 8))
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_free_memory_is_a_number_on_linux() -> None:
+    found = memory.free_memory()
+    assert found is None or found > 2**20
