@@ -131,6 +131,9 @@ def existing(name: str) -> Path:
         raise DataError(f"{name}: this is a folder, not a file of text")
     if not path.exists():
         raise DataError(f"{name}: no such file")
+    if not path.is_file():
+        # A named pipe, or <(...) of a shell, would be empty when it is read for the second time.
+        raise DataError(f"{name}: a pipe can be read once only; write it to a file, or give TSV on standard input (-)")
     return path
 
 

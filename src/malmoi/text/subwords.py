@@ -32,7 +32,8 @@ MODEL_FILE = "pieces.model"
 MAX_LINE_BYTES = 20_000
 """A longer line is left out of the training of subwords: SentencePiece needs time and memory that grow with it."""
 MAX_LINES = 1_000_000
-"""Subwords are learned from at most so many lines, drawn by chance from all."""
+MAX_BYTES = 100_000_000
+"""Subwords are learned from at most so many lines and bytes, drawn by chance from all."""
 NUM_FIXED_PIECES = 2 + 256
 """Unknown, end, and one piece for each byte."""
 ESCAPE = "\x1a"
@@ -131,7 +132,7 @@ def prepare_batch(texts: Sequence[str]) -> list[str]:
 def train_subwords(
     kind: Literal["bpe", "unigram"], texts: Iterable[str], *, vocabulary_size: int, seed: int
 ) -> SubwordTokenizer:
-    """Learn subwords from texts, of which at most `MAX_LINES` drawn by `seed` are kept in memory.
+    """Learn subwords from texts, of which a part drawn by `seed` is kept in memory if they are many.
 
     A size that the text cannot fill is lowered, a size that cannot hold all its characters is raised, and told.
     Errors: `DataError` where no line is left to learn from.
@@ -174,24 +175,29 @@ def train_subwords(
 
 
 def draw_lines(texts: Iterable[str], seed: int) -> list[str]:
-    """Lines to learn from, prepared: all, or `MAX_LINES` drawn by chance; blank and overlong ones are left out."""
+    """Lines to learn from, prepared; blank and overlong ones are left out.
+
+    All, as long as they stay below `MAX_LINES` and `MAX_BYTES`; whenever they do not, each line met so far or later is
+    kept with half the chance that it had before.
+    """
     generator = random.Random(seed)
     lines: list[str] = []
-    num_lines = num_long = 0
+    num_bytes = num_long = 0
+    chance = 1.0
     for text in texts:
         line = OWN_PIECE.sub("< ", prepare(text))
-        if not line:
-            continue
-        if len(line.encode("utf-8")) > MAX_LINE_BYTES:
+        size = len(line.encode("utf-8"))
+        if size > MAX_LINE_BYTES:
             num_long += 1
-            continue
-        num_lines += 1
-        if len(lines) < MAX_LINES:
+        elif line and (chance == 1.0 or generator.random() < chance):
             lines.append(line)
-        else:
-            place = generator.randrange(num_lines)
-            if place < MAX_LINES:
-                lines[place] = line
+            num_bytes += size
+            if len(lines) > MAX_LINES or num_bytes > MAX_BYTES:
+                lines = [line for line in lines if generator.random() < 0.5]
+                num_bytes = sum(len(line.encode("utf-8")) for line in lines)
+                chance /= 2
+    if chance < 1.0:
+        get_logger().info(f"vocabulary: learned from {len(lines):,} lines, {chance:.2%} of all, drawn by chance")
     if num_long:
         get_logger().warning(
             f"vocabulary: {num_long:,} line(s) longer than {MAX_LINE_BYTES:,} bytes were left out of learning subwords"

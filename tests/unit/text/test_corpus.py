@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -146,6 +147,13 @@ def test_names_that_say_nothing_are_refused(tmp_path: Path) -> None:
         open_corpus(DataSource(source=str(tmp_path / "a"), target=str(tmp_path / "b")))
     with pytest.raises(DataError, match="folder"):
         open_corpus(DataSource(source=str(tmp_path), target=str(tmp_path)))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_pipes_are_refused_since_they_cannot_be_read_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(DataError, match="once only"):
+        open_corpus(DataSource(pairs=str(tmp_path / "pipe.tsv")))
 
 
 def test_words_of_the_command_line(tmp_path: Path) -> None:

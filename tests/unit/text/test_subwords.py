@@ -51,15 +51,19 @@ def test_a_line_at_the_limit_is_learned_from(kind: Literal["bpe", "unigram"]) ->
     assert not set(tokenizer.encode("q")) & set(tokenizer.fallback_ids())
 
 
-def test_many_lines_are_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subwords, "MAX_LINES", 100)
+def test_many_lines_are_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch, messages: list[str]) -> None:
     texts = [f"line {number}" for number in range(2000)]
-    first = draw_lines(iter(texts), seed=1)
-    assert first == draw_lines(texts, seed=1) != draw_lines(texts, seed=2)
-    assert len(set(first)) == 100
-    numbers = [int(line.split()[1]) for line in first]
-    assert 600 < sum(numbers) / 100 < 1400
-    assert draw_lines(texts[:100], seed=1) == texts[:100]
+    assert draw_lines(texts, seed=1) == texts
+    assert not messages
+    for limit, value in [("MAX_LINES", 100), ("MAX_BYTES", 900)]:
+        with monkeypatch.context() as patch:
+            patch.setattr(subwords, limit, value)
+            first = draw_lines(iter(texts), seed=1)
+            assert first == draw_lines(texts, seed=1) != draw_lines(texts, seed=2)
+        assert 40 <= len(set(first)) == len(first) <= 100
+        numbers = [int(line.split()[1]) for line in first]
+        assert 600 < sum(numbers) / len(numbers) < 1400
+    assert f"learned from {len(first)} lines" in "".join(messages)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,6 +12,9 @@ from malmoi.config import TextConfig, TokenizerKind
 from malmoi.errors import CheckpointError, DataError
 from malmoi.text.tokenizer import Tokenizer, Tokenizers, tokenizer_from_files, train_tokenizer, train_tokenizers
 
+# The same examples in every run.
+FIXED = settings(derandomize=True, database=None, deadline=None)
+
 WORDS = [
     "bano",
     "dori",
@@ -67,7 +70,7 @@ def train(kind: TokenizerKind, texts: list[str] = TOY, size: int = 320) -> Token
 TOKENIZERS = {kind: train(kind) for kind in KINDS}
 
 
-@settings(deadline=None)
+@FIXED
 @given(text=TEXTS)
 def test_round_trip_keeps_everything(text: str) -> None:
     for kind in ("bpe", "unigram", "bytes"):
@@ -80,7 +83,7 @@ def test_round_trip_keeps_everything(text: str) -> None:
         assert len(tokenizer.pieces(ids)) == len(ids)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(FIXED, max_examples=30)
 @given(texts=st.lists(TEXTS.filter(lambda text: bool(text.strip())), min_size=1, max_size=5))
 def test_round_trip_of_trained_text(texts: list[str]) -> None:
     characters = train("characters", texts, size=1000)
@@ -92,7 +95,7 @@ def test_round_trip_of_trained_text(texts: list[str]) -> None:
         assert not {0, 1} & {*characters.encode(text), *words.encode(text)}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(FIXED, max_examples=25)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4).filter(lambda texts: any(texts)))
 def test_subwords_learn_from_any_text(texts: list[str]) -> None:
     for kind in ("bpe", "unigram"):
@@ -105,7 +108,7 @@ def test_subwords_learn_from_any_text(texts: list[str]) -> None:
         assert again.encode_batch(texts) == tokenizer.encode_batch(texts)
 
 
-@settings(deadline=None)
+@FIXED
 @given(ids=st.lists(st.integers(min_value=-5, max_value=400)))
 def test_any_ids_are_text_on_one_line(ids: list[int]) -> None:
     """google/sentencepiece#906 and #852."""
@@ -116,7 +119,7 @@ def test_any_ids_are_text_on_one_line(ids: list[int]) -> None:
         assert len(tokenizer.pieces(ids)) == len(ids)
 
 
-@settings(deadline=None)
+@FIXED
 @given(text=st.text(alphabet=st.characters()))
 def test_any_text_has_ids(text: str) -> None:
     """huggingface/transformers#8886 and #43459, openai/tiktoken#82: surrogates, line breaks and NUL included."""
