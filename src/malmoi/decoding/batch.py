@@ -20,14 +20,12 @@ from malmoi.decoding.constraints import Constraints
 from malmoi.decoding.forced import pad_sources
 from malmoi.decoding.interface import Hypothesis, Request, Scorer
 from malmoi.decoding.live import Choice, Live, Pool, Samples, Sentence
-from malmoi.decoding.rules import ForbiddenIds, ForcedPrefix, Limits, MinimumLength, NoRepeat, Rule
+from malmoi.decoding.rules import NO_IDS, ForbiddenIds, ForcedPrefix, Limits, MinimumLength, NoRepeat, Rule
 from malmoi.decoding.running import Continuations, Running
 from malmoi.decoding.sampling import SampleChooser, draw_numbers
 from malmoi.decoding.scoring import Scoring
 
 Flags = NDArray[np.bool_]
-Integers = NDArray[np.int64]
-NO_IDS = np.empty(0, dtype=np.int64)
 
 
 class SearchBatch:

@@ -23,7 +23,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass
 class Pool:
-    """The best finished and the best cut outputs of a sentence, best first; what is in it never changes."""
+    """The best finished and the best cut outputs of a sentence, best first; what is in it never changes.
+
+    Among cut outputs those that lack fewer phrases come first.
+    """
 
     size: int
     finished: list[Hypothesis] = field(default_factory=list[Hypothesis])
@@ -38,7 +41,7 @@ class Pool:
         """Take an output in its place; among equal scores the earlier one comes first, and equal ids stay once."""
         kept = self.finished if hypothesis.finished else self.cut
         if all(other.ids != hypothesis.ids for other in kept):
-            insort_right(kept, hypothesis, key=lambda other: -other.score)
+            insort_right(kept, hypothesis, key=lambda other: (other.num_missing, -other.score))
             del kept[self.size :]
 
     def outputs(self) -> list[Hypothesis]:

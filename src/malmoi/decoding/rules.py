@@ -25,6 +25,8 @@ Integers = NDArray[np.int64]
 NOTHING = -1
 """Fills places of id tables that hold no token; no id equals it."""
 
+NO_IDS = np.empty(0, dtype=np.int64)
+
 
 class Rule(Protocol):
     """One restriction on outputs."""
