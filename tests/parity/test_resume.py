@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from tests.training_toys import ToyRun
+from tests.training_toys import VOCABULARY, ToyRun
 
+from malmoi.data.batch import Batch, collate
+from malmoi.data.batching import BatchPlan, BatchStream
+from malmoi.data.store import IntArray, Store, StoreWriter
 from malmoi.errors import CheckpointError
 from malmoi.training import state as state_module
 
@@ -48,6 +52,58 @@ def test_resumed_run_equals_one_long_run(tmp_path: Path, micro_batch_tokens: int
     parts.trainer().run()
     assert parts.seen == long.seen
     assert_same(parts, long)
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_real_store_resumes_to_the_same_lines(tmp_path: Path, prefetch: int) -> None:
+    """facebookresearch/fairseq#441, #781, #4973 and #5344: with batches made ahead by a thread, and without."""
+    lengths = np.array([2 + number % 5 for number in range(60)])
+    with StoreWriter(tmp_path / "store", VOCABULARY, VOCABULARY) as writer:
+        ids = 2 + np.arange(lengths.sum()) % (VOCABULARY - 2)
+        writer.add(ids, lengths, ids[::-1], lengths, np.arange(1, 61))
+        writer.finish(key="k", description="toy", inputs={}, weight=1.0, cleaning={})
+    store = Store.open(tmp_path / "store")
+
+    def real(run: ToyRun, batch_tokens: int = 24) -> ToyRun:
+        plan = BatchPlan([store], batch_tokens, seed=1)
+
+        def make(indices: IntArray, epoch: int, position: int) -> Batch:
+            return collate([store], indices, VOCABULARY, VOCABULARY)
+
+        def open_stream(state: dict[str, Any] | None) -> Any:
+            return LoggedStream(plan, make, plan.resume(state) if state else (0, 0), prefetch, run.seen)
+
+        run.open_stream = open_stream  # type: ignore[method-assign]
+        return run
+
+    long, parts = real(ToyRun(tmp_path / "long")), real(ToyRun(tmp_path / "parts"))
+    long.trainer(max_steps=30).run()
+    for limit in (7, 20, 30):
+        parts.trainer(max_steps=limit).run()
+    assert parts.seen == long.seen
+    assert len({line for lines in long.seen for line in lines}) == 60
+    assert all(torch.equal(parts.weights()[name], tensor) for name, tensor in long.weights().items())
+    # Another batch size: positions mean nothing any more, the epoch starts anew.
+    changed = real(parts, batch_tokens=30)
+    epoch = long.trainer(max_steps=30).store.newest()
+    assert epoch is not None and epoch[0].run.stream is not None
+    before = len(parts.seen)
+    changed.trainer(max_steps=31).run()
+    first = BatchPlan([store], 30, seed=1).epoch(epoch[0].run.epoch)[0]
+    assert parts.seen[before] == [int(index) + 1 for index in first]
+
+
+class LoggedStream(BatchStream):
+    """A stream that remembers the lines that it handed out."""
+
+    def __init__(self, plan: Any, make: Any, start: Any, prefetch: int, seen: list[list[int]]) -> None:
+        super().__init__(plan, make, start, prefetch)
+        self.seen = seen
+
+    def __next__(self) -> Any:
+        item = super().__next__()
+        self.seen.append([int(line) for line in item[2].lines_B])
+        return item
 
 
 def stop_at(run: ToyRun, step: int) -> Any:
@@ -129,7 +185,7 @@ KILLED_RUN = """
 import os, signal, sys
 from pathlib import Path
 from malmoi.training import state
-from tests.training_toys import ToyRun
+from tests.training_toys import VOCABULARY, ToyRun
 calls = 0
 original = state.flush
 def flush(path):

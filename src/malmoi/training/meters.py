@@ -10,12 +10,12 @@ metrics with `valid_` before their names. A rescue leaves a row with `event`. Wh
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from malmoi.checkpoint import write_atomically
 from malmoi.errors import CheckpointError
 from malmoi.log import get_logger
 from malmoi.training.step import UpdateResult
@@ -87,16 +87,8 @@ class MetricsFile:
         if not self.path.exists():
             return
         kept = [row for row in self.rows() if row["step"] <= step]
-        temporary = self.path.with_name(f".tmp-{self.path.name}")
-        try:
-            with temporary.open("wb") as file:
-                file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in kept)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise CheckpointError(f"{self.path}: cannot be written ({error.strerror})") from error
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
+        write_atomically(self.path, lines.encode())
 
 
 def finite_or_none(value: object) -> object:

@@ -10,7 +10,6 @@ a damaged state is named and the one before it is used. Nothing is ever unpickle
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from malmoi.checkpoint import flush
 from malmoi.errors import CheckpointError
 from malmoi.log import get_logger
 from malmoi.training.checkpoints import TEMPORARY, Checkpoint, remove_folder, remove_temporaries
@@ -237,15 +237,3 @@ def measure(path: Path) -> tuple[int, str]:
             digest.update(block)
             size += len(block)
     return size, digest.hexdigest()
-
-
-def flush(path: Path) -> None:
-    """Have the system write a file, or a folder's list of names, to the disk."""
-    if path.is_dir() and os.name == "nt":
-        # Windows cannot open a folder for this and keeps its names safe by itself.
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
