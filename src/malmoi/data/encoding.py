@@ -165,26 +165,33 @@ class Workers:
         try:
             write_frame(process.stdin, json.dumps(texts, ensure_ascii=False).encode())
         except BrokenPipeError:
-            raise self.lost(process) from None
+            # Behind the answers that it still gave stands why it left, or nothing.
+            while True:
+                self.read_reply(process)
 
     def receive(self, chunk: Chunk, process: subprocess.Popen[bytes]) -> tuple[Chunk, Encoded]:
+        source_ids, source_lengths, target_ids, target_lengths = self.read_reply(process)
+        source_type, target_type = self.types
+        return chunk, Encoded(
+            source_ids=np.frombuffer(source_ids, dtype=source_type),
+            source_lengths=np.frombuffer(source_lengths, dtype="<i4"),
+            target_ids=np.frombuffer(target_ids, dtype=target_type),
+            target_lengths=np.frombuffer(target_lengths, dtype="<i4"),
+        )
+
+    def read_reply(self, process: subprocess.Popen[bytes]) -> list[bytes]:
+        """The four arrays of an answer; an error if the worker met one, or is gone."""
         assert process.stdout is not None
         frames: list[bytes] = []
         while len(frames) < 5:
             frame = read_frame(process.stdout)
             if frame is None:
                 raise self.lost(process)
+            if frame and not frames:
+                is_told, message = json.loads(frame)
+                raise DataError(message) if is_told else RuntimeError(message)
             frames.append(frame)
-            if frames[0]:
-                user_fault, message = json.loads(frames[0])
-                raise DataError(message) if user_fault else RuntimeError(message)
-        source_type, target_type = self.types
-        return chunk, Encoded(
-            source_ids=np.frombuffer(frames[1], dtype=source_type),
-            source_lengths=np.frombuffer(frames[2], dtype="<i4"),
-            target_ids=np.frombuffer(frames[3], dtype=target_type),
-            target_lengths=np.frombuffer(frames[4], dtype="<i4"),
-        )
+        return frames[1:]
 
     def lost(self, process: subprocess.Popen[bytes]) -> DataError:
         """The error for a worker that closed its pipes."""

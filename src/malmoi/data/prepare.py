@@ -33,7 +33,7 @@ CHUNK_PAIRS = 4000
 CHUNK_CHARACTERS = 1_000_000
 # Bounds of the sample of text: what vocabularies are learned from, and all that grows in memory.
 SAMPLE_PAIRS = 500_000
-SAMPLE_CHARACTERS = 100_000_000
+SAMPLE_CHARACTERS = 60_000_000
 # What is left of the sample each time it is thinned out.
 SAMPLE_SHARE = 0.9
 PROGRESS_PAIRS = 10_000
@@ -86,7 +86,12 @@ def build_store(
                 progress(num_done)
         report.kept = writer.num_pairs
         writer.finish(
-            key=key, description=corpus.description, inputs=inputs, weight=corpus.weight, cleaning=report.to_json()
+            key=key,
+            description=corpus.description,
+            inputs=inputs,
+            tokenizers=hash_tokenizers(tokenizers),
+            weight=corpus.weight,
+            cleaning=report.to_json(),
         )
     for line in report.lines():
         get_logger().info("%s: %s", corpus.description, line)
@@ -94,25 +99,36 @@ def build_store(
     return Store.open(folder, weight=corpus.weight, verify=False)
 
 
+def open_store(folder: Path, tokenizers: Tokenizers, *, weight: float | None = None) -> Store:
+    """A store that was made before with these very tokenisers; `DataError` with its name otherwise."""
+    if read_manifest(folder).tokenizers != hash_tokenizers(tokenizers):
+        raise DataError(f"{folder}: this store was made with another tokeniser, so its ids mean other text here")
+    return Store.open(folder, weight=weight)
+
+
 def store_key(
     corpus: Corpus, inputs: dict[str, FileRecord], tokenizers: Tokenizers, cleaning: CleaningConfig, keep_key: str
 ) -> str:
     """Hash of all that decides what a store holds."""
-    sides = {
-        side: {name: hash_bytes(content) for name, content in tokenizer.to_files().items()} | {"": tokenizer.kind}
-        for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target))
-    }
     return hash_json(
         {
             # Not their names: standard input has another temporary one each time.
             "inputs": [record.hash for record in inputs.values()],
             "corpus": corpus.description,
             "cleaning": cleaning.model_dump(mode="json"),
-            "tokenizers": sides,
-            "unseen": list(tokenizers.unseen_source_ids),
+            "tokenizers": hash_tokenizers(tokenizers),
             "keep": keep_key,
         }
     )
+
+
+def hash_tokenizers(tokenizers: Tokenizers) -> str:
+    """Hash of all that decides which ids a text gets."""
+    sides = {
+        side: {name: hash_bytes(content) for name, content in tokenizer.to_files().items()} | {"": tokenizer.kind}
+        for side, tokenizer in (("source", tokenizers.source), ("target", tokenizers.target))
+    }
+    return hash_json({"sides": sides, "unseen": list(tokenizers.unseen_source_ids)})
 
 
 def cut_chunks(pairs: Iterable[Pair], chunk_pairs: int = CHUNK_PAIRS) -> Iterator[Chunk]:

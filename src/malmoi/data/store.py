@@ -55,6 +55,8 @@ class Manifest(Table):
     """The corpus in words."""
     inputs: dict[str, FileRecord]
     """The corpus' files by name."""
+    tokenizers: str
+    """Hash of the tokenisers; ids mean nothing to others."""
     weight: float = 1.0
     num_pairs: int
     source_vocabulary_size: int
@@ -240,8 +242,9 @@ class StoreWriter:
 
     def __enter__(self) -> Self:
         with told_as_data_error(self.folder):
-            # What an earlier, killed process left under this name is of no use to anybody.
+            # What an earlier, killed process left under these names is of no use to anybody.
             shutil.rmtree(self.partial, ignore_errors=True)
+            shutil.rmtree(aside_of(self.folder), ignore_errors=True)
             self.partial.mkdir(parents=True)
             self.files = {name: HashedFile(self.partial / name) for name in FILES}
             for name in ("source.offsets", "target.offsets"):
@@ -279,7 +282,14 @@ class StoreWriter:
         self.num_pairs += len(lines)
 
     def finish(
-        self, *, key: str, description: str, inputs: dict[str, FileRecord], weight: float, cleaning: dict[str, Any]
+        self,
+        *,
+        key: str,
+        description: str,
+        inputs: dict[str, FileRecord],
+        tokenizers: str,
+        weight: float,
+        cleaning: dict[str, Any],
     ) -> Manifest:
         """Flush everything to disk, write the manifest and rename the whole into place."""
         with told_as_data_error(self.folder):
@@ -287,6 +297,7 @@ class StoreWriter:
                 key=key,
                 description=description,
                 inputs=inputs,
+                tokenizers=tokenizers,
                 weight=weight,
                 num_pairs=self.num_pairs,
                 source_vocabulary_size=self.sizes[0],
@@ -304,13 +315,17 @@ class StoreWriter:
         return manifest
 
 
+def aside_of(folder: Path) -> Path:
+    """Where a folder stands for the moment in which another takes its place."""
+    return folder.with_name(f".{folder.name}.old")
+
+
 def replace_folder(new: Path, old: Path) -> None:
     """Rename `new` to `old`; a folder that stands there is moved aside first and removed last."""
     if not old.exists():
         new.rename(old)
         return
-    aside = old.with_name(f".{old.name}.old")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = aside_of(old)
     old.rename(aside)
     new.rename(old)
     shutil.rmtree(aside, ignore_errors=True)

@@ -24,7 +24,7 @@ def write_store(folder: Path, pairs: list[tuple[list[int], list[int]]], first_li
             np.array([len(target) for _, target in pairs]),
             np.arange(first_line, first_line + len(pairs)),
         )
-        writer.finish(key=folder.name, description="test", inputs={}, weight=1.0, cleaning={})
+        writer.finish(key=folder.name, description="test", inputs={}, tokenizers="", weight=1.0, cleaning={})
     return Store.open(folder)
 
 

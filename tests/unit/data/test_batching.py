@@ -1,5 +1,6 @@
 """Plans and streams: each pair as often as it should be seen, and the same order whatever happened before."""
 
+import gc
 import logging
 import threading
 from collections import Counter
@@ -19,7 +20,7 @@ def write_store(folder: Path, lengths: list[tuple[int, int]], weight: float = 1.
     with StoreWriter(folder, 50, 50) as writer:
         lines = np.arange(1, len(lengths) + 1)
         writer.add(np.full(source.sum(), 7), source, np.full(target.sum(), 7), target, lines)
-        writer.finish(key=folder.name, description="test", inputs={}, weight=weight, cleaning={})
+        writer.finish(key=folder.name, description="test", inputs={}, tokenizers="", weight=weight, cleaning={})
     return Store.open(folder)
 
 
@@ -238,6 +239,17 @@ def test_batches_are_made_by_one_other_thread_that_ends(store: Store) -> None:
     with pytest.raises(StopIteration):
         next(stream)
     stream.close()
+
+
+def test_a_stream_that_nobody_holds_ends_its_thread(store: Store) -> None:
+    stream = BatchStream(BatchPlan([store], 100, seed=1), Make(store))
+    next(stream)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+    assert len(threads) == 1
+    del stream
+    gc.collect()
+    threads[0].join(60)
+    assert not threads[0].is_alive()
 
 
 def test_epochs_without_a_pair_are_passed_over(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from malmoi.config import CleaningConfig, DataSource
 from malmoi.data import encoding
 from malmoi.data.batching import BatchPlan
 from malmoi.data.encoding import Workers, encode_in_order
-from malmoi.data.prepare import Sample, build_store, cut_chunks, scan
+from malmoi.data.prepare import Sample, build_store, cut_chunks, open_store, scan
 from malmoi.data.store import FILES, Store
 from malmoi.errors import DataError
 from malmoi.text.corpus import Corpus, Pair, open_corpus
@@ -201,6 +201,15 @@ def test_a_damaged_or_foreign_folder_is_not_replaced(tmp_path: Path, corpus: Cor
         build_store(corpus, tokenizers, CLEANING, tmp_path / "store")
 
 
+def test_a_store_of_another_tokenizer_is_refused(tmp_path: Path, corpus: Corpus, tokenizers: Tokenizers) -> None:
+    build_store(corpus, tokenizers, CLEANING, tmp_path / "store")
+    assert open_store(tmp_path / "store", tokenizers, weight=2.0).weight == 2.0
+    other = train_tokenizer("bpe", make_lines(200, 0), vocabulary_size=300)
+    for others in (Tokenizers(other, other, shared=True), Tokenizers(tokenizers.source, other, shared=False)):
+        with pytest.raises(DataError, match=r"store.*another tokeniser"):
+            open_store(tmp_path / "store", others)
+
+
 def test_progress_counts_up_to_the_end(tmp_path: Path, corpus: Corpus, tokenizers: Tokenizers) -> None:
     counts: list[int] = []
     build_store(corpus, tokenizers, CLEANING, tmp_path / "store", chunk_pairs=250, progress=counts.append)
@@ -256,6 +265,17 @@ def test_what_a_worker_cannot_do_is_told(
     monkeypatch.setattr(Tokenizers, "save", lambda self, folder: None)
     with pytest.raises(DataError, match=r"tokenizer\.json"):
         list(encode_in_order(chunks_of(corpus), tokenizers, 1))
+
+
+def test_why_a_worker_left_is_told_even_when_it_left_long_ago(corpus: Corpus, tmp_path: Path) -> None:
+    """The chunk after the failure finds a closed pipe; the reason stands in what the worker wrote before."""
+    tokenizer = train_tokenizer("characters", ["abc"], vocabulary_size=10)
+    tokenizers = Tokenizers(tokenizer, tokenizer, shared=True)
+    tokenizers.save(tmp_path)
+    with pytest.raises(DataError, match=r"tokenizer\.json"), Workers(tokenizers, tmp_path / "nowhere", 1) as pool:
+        pool.worker(0).wait()
+        for chunk in chunks_of(corpus):
+            pool.send(chunk, pool.worker(0))
 
 
 def test_workers_go_when_nobody_listens(

@@ -16,7 +16,7 @@ def write_store(folder: Path, sources: list[list[int]], targets: list[list[int]]
             writer.add(
                 np.array(source), np.array([len(source)]), np.array(target), np.array([len(target)]), np.array([line])
             )
-        writer.finish(key="key", description="test", inputs={}, weight=1.0, cleaning={})
+        writer.finish(key="key", description="test", inputs={}, tokenizers="", weight=1.0, cleaning={})
     return Store.open(folder)
 
 
