@@ -206,7 +206,7 @@ def in_order(stores: Sequence[Store], batch_tokens: int) -> EpochPlan:
 class BatchStream(Iterator[Item]):
     """(epoch, position, batch) without end, made by one thread ahead of the consumer.
 
-    What goes wrong in that thread is raised at the place where its batch was due, and again at every later call.
+    What goes wrong in that thread is raised where its batch was due, and the stream never goes on behind it.
     Use it as a context manager, or call `close`: the thread has then ended. `prefetch` 0 makes batches without one.
     """
 
@@ -266,20 +266,9 @@ class Cursor:
         self.epoch = epoch
         self.position = position
         self.batches: EpochPlan | None = None
-        self.failure: BaseException | None = None
 
     def advance(self) -> tuple[Item, int]:
-        """The next batch, and how many there are in its epoch."""
-        if self.failure is not None:
-            # The batch after a failed one must not take its place.
-            raise self.failure
-        try:
-            return self.make_next()
-        except BaseException as error:
-            self.failure = error
-            raise
-
-    def make_next(self) -> tuple[Item, int]:
+        """The next batch, and how many there are in its epoch; after a failure the same batch is next."""
         if self.batches is None:
             self.batches = self.plan.epoch(self.epoch)
             if self.position > len(self.batches):
