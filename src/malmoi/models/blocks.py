@@ -69,7 +69,8 @@ class FeedForward(nn.Module):
     def activate(self, inner: Tensor) -> Tensor:
         match self.activation:
             case "relu":
-                return torch.relu(inner)
+                # In place: at the sizes of a batch, fresh memory costs more than the operation.
+                return torch.relu_(inner)
             case "gelu":
                 return nn.functional.gelu(inner)
             case "swiglu":
