@@ -37,7 +37,7 @@ class RandomBits:
             torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
     def draw(self, shape: torch.Size, num_kept_levels: int) -> Tensor:
-        """1 with probability `num_kept_levels` / 65536, else 0; uint8, which torch casts eight times as fast as bool."""
+        """1 with probability `num_kept_levels` / 65536, else 0; as uint8, which is cast much faster than bool."""
         num_elements = shape.numel()
         levels = self.generator.random_raw((num_elements + 3) // 4).view(np.uint16)
         return torch.from_numpy((levels[:num_elements] < num_kept_levels).view(np.uint8)).view(shape)
