@@ -126,7 +126,7 @@ PRESETS: dict[str, Settings] = {
 def preset_settings(name: str) -> Settings:
     """The settings of a preset; a `ConfigError` names the nearest one where there is none of that name."""
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
+        near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PRESETS)}"
         raise ConfigError(f"--preset {name}: no such preset; {hint}")
     return deepcopy(PRESETS[name])

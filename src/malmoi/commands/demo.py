@@ -10,7 +10,7 @@ from pathlib import Path
 
 from malmoi.checkpoint import write_atomically
 from malmoi.commands.evaluate import read_test_set
-from malmoi.commands.plan import TrainRequest
+from malmoi.commands.plan import TrainRequest, read_given
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.train import Trained, train
 from malmoi.config import DataSource
@@ -43,6 +43,8 @@ SETTINGS = (
     "training.validation_pairs=300",
     "training.average=0",
     "decoding.length_alpha=0.0",
+    "decoding.max_length_ratio=1.5",
+    "decoding.max_length_extra=5",
 )
 """Chosen for five minutes on two cores; a longer run would want more dropout and averaging."""
 
@@ -52,16 +54,17 @@ def run_demo(out: Path, *, steps: int | None, minutes: float, as_json: bool, qui
     cmudict_file()
     say = Speaker(quiet=quiet or as_json)
     say(
-        "This trains a small Transformer, on this machine, to say how English words are pronounced: it reads letters\n"
-        '("hello") and writes phonemes ("HH AH L OW"). Its teacher is the CMU Pronouncing Dictionary. About 1,500 words\n'
-        "are kept aside, and at the end it is tested on them.\n"
+        "This trains a small Transformer, on this machine, to say how English words are pronounced: it reads\n"
+        'letters ("hello") and writes phonemes ("HH AH L OW"). Its teacher is the CMU Pronouncing Dictionary.\n'
+        "About 1,500 words are kept aside, and at the end it is tested on them.\n"
         f"Training takes {f'{steps} updates' if steps else f'about {minutes:g} minutes'}; the bar, or the lines below, "
         "tell how far it is. `loss` should fall.\n"
     )
     limit = f"training.max_steps={steps}" if steps else f"training.max_minutes={minutes}"
     every = max(1, min(1000, steps or 1000))
     words = (DATA, *SETTINGS, limit, f"training.validate_every={every}", f"training.log_every={min(100, every)}")
-    trained = train(TrainRequest(words=words, valid=(VALID,), out=out), quiet=quiet)
+    request = TrainRequest(words=words, valid=(VALID,), out=out)
+    trained = train(request, read_given(request), quiet=quiet)
     if trained.report is None:
         say(f"Stopped before the end. `malmoi demo --out {out}` goes on from here.")
         sys.exit(trained.outcome.exit_status)
@@ -75,16 +78,24 @@ def run_demo(out: Path, *, steps: int | None, minutes: float, as_json: bool, qui
     if as_json:
         write_json({"run": str(out), "page": str(out / PAGE), "report": report.to_json()})
         return
-    write_line(f"\n{'word':<16}{'the model says':<36}{'right?':<8}right answers")
-    for row in rows:
-        mark = "yes" if row.is_right else "no"
-        write_line(f"{row.source:<16}{row.output:<36}{mark:<8}{' | '.join(row.references)}")
+    for line in as_table(rows):
+        write_line(line)
     write_line(f"\nOn {report.num_segments:,} words that it never saw:")
     for score in report.scores:
         write_line(f"  {score.label:<18} {score.value:5.1f} %  {score.signature}")
     write_line(f"\nThe model is in {trained.folder.model}, a page about it in {out / PAGE}. Try next:")
     for command, purpose in next_commands(out):
         write_line(f"  {command}\n      {purpose}")
+
+
+def as_table(rows: Sequence[AnsweredWord]) -> list[str]:
+    """Test words in columns; an output that is far too long is cut, which is said by dots."""
+    lines = ["", f"{'word':<16}{'the model says':<36}{'right?':<8}right answers"]
+    for row in rows:
+        output = row.output if len(row.output) <= 34 else row.output[:31] + "..."
+        mark = "yes" if row.is_right else "no"
+        lines.append(f"{row.source:<16}{output:<36}{mark:<8}{' | '.join(row.references)}")
+    return lines
 
 
 class Speaker:
@@ -119,6 +130,7 @@ def next_commands(out: Path) -> list[tuple[str, str]]:
 def make_report(trained: Trained, report: Report, rows: list[AnsweredWord], out: Path) -> DemoReport:
     """Everything that the page shows."""
     material, outcome, model = trained.material, trained.outcome, trained.config.model
+    layers = f"{model.encoder_layers} + {model.decoder_layers} layers"
     pairs = sum(store.num_pairs for store in material.train)
     return DemoReport(
         title="How is this word pronounced?",
@@ -130,7 +142,7 @@ def make_report(trained: Trained, report: Report, rows: list[AnsweredWord], out:
             "Training pairs": f"{pairs:,}",
             "Updates": f"{outcome.step:,}",
             "Time": f"{outcome.seconds / 60:.1f} minutes",
-            "Model": f"{model.architecture}, width {model.width}, {model.encoder_layers} + {model.decoder_layers} layers",
+            "Model": f"{model.architecture}, width {model.width}, {layers}",
             "Target symbols seen": f"{outcome.target_tokens:,}",
         },
         curves_svg=learning_curves(read_metrics(trained.folder.metrics)),

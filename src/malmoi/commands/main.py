@@ -128,8 +128,7 @@ def train(
     Later ones win: automatic, --preset, --config, key=value (as in model.width=128).
     """
     configure_logging(quiet=quiet, verbose=verbose)
-    from malmoi.commands.plan import TrainRequest
-    from malmoi.commands.train import run_train
+    from malmoi.commands.plan import TrainRequest, read_given
 
     request = TrainRequest(
         words=tuple(words or ()),
@@ -140,7 +139,11 @@ def train(
         init=init,
         workers=workers,
     )
-    raise typer.Exit(run_train(request, as_json=json, quiet=quiet))
+    # Faults in settings are told before torch, which takes seconds, is there.
+    given = read_given(request)
+    from malmoi.commands.train import run_train
+
+    raise typer.Exit(run_train(request, given, as_json=json, quiet=quiet))
 
 
 @app.command()
@@ -161,13 +164,15 @@ def prepare(
 ) -> None:
     """Tokenise data once for many runs."""
     configure_logging(quiet=quiet, verbose=verbose)
-    from malmoi.commands.plan import TrainRequest
-    from malmoi.commands.prepare import run_prepare
+    from malmoi.commands.plan import TrainRequest, read_given
 
     request = TrainRequest(
         words=tuple(words), valid=tuple(valid or ()), out=out, config=config, preset=preset, workers=workers
     )
-    run_prepare(request, as_json=json, quiet=quiet)
+    given = read_given(request)
+    from malmoi.commands.prepare import run_prepare
+
+    run_prepare(request, given, as_json=json, quiet=quiet)
 
 
 @app.command()

@@ -6,15 +6,14 @@ In: data and settings. Out: a folder that `malmoi train` takes as its data, and 
 from malmoi.checkpoint import write_atomically
 from malmoi.commands.folder import claim_folder
 from malmoi.commands.material import make_material, open_corpora, open_material, scan_corpora
-from malmoi.commands.plan import ORDINARY_FACTS, TrainRequest, continued, read_given
+from malmoi.commands.plan import ORDINARY_FACTS, Given, TrainRequest, continued
 from malmoi.commands.results import write_json, write_line
 from malmoi.errors import ConfigError
 from malmoi.settings import to_toml
 
 
-def run_prepare(request: TrainRequest, *, as_json: bool, quiet: bool) -> None:
+def run_prepare(request: TrainRequest, given: Given, *, as_json: bool, quiet: bool) -> None:
     """Make the store unless it is there, and say what it holds."""
-    given = read_given(request)
     folder = claim_folder(request.out)
     stored = folder.read_config()
     config = given.config(ORDINARY_FACTS) if stored is None else continued(stored, given, folder.path)

@@ -17,7 +17,7 @@ from malmoi.checkpoint import load_model, write_atomically
 from malmoi.commands.finish import finish
 from malmoi.commands.folder import RunFolder, claim_folder
 from malmoi.commands.material import Material, make_material, open_corpora, open_material, scan_corpora
-from malmoi.commands.plan import ORDINARY_FACTS, Given, TrainRequest, continued, plain, read_given
+from malmoi.commands.plan import ORDINARY_FACTS, Given, TrainRequest, continued, plain
 from malmoi.commands.progress import progress_bar
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.running import run_trainer
@@ -48,9 +48,9 @@ class Trained:
     report: Report | None
 
 
-def run_train(request: TrainRequest, *, as_json: bool, quiet: bool) -> int:
+def run_train(request: TrainRequest, given: Given, *, as_json: bool, quiet: bool) -> int:
     """Train, print what came of it, and return the exit status."""
-    trained = train(request, quiet=quiet)
+    trained = train(request, given, quiet=quiet)
     outcome, report = trained.outcome, trained.report
     if as_json:
         write_json(
@@ -72,9 +72,8 @@ def run_train(request: TrainRequest, *, as_json: bool, quiet: bool) -> int:
     return outcome.exit_status
 
 
-def train(request: TrainRequest, *, quiet: bool) -> Trained:
+def train(request: TrainRequest, given: Given, *, quiet: bool) -> Trained:
     """The whole road; raises `ConfigError`, `DataError` or `CheckpointError` for what cannot work."""
-    given = read_given(request)
     folder = claim_folder(request.out)
     with ExitStack() as stack:
         handler = add_log_file(folder.log)
