@@ -287,7 +287,7 @@ class StoreWriter:
         key: str,
         description: str,
         inputs: dict[str, FileRecord],
-        tokenizers: str,
+        tokenizers: str = "",
         weight: float,
         cleaning: dict[str, Any],
     ) -> Manifest:
