@@ -20,6 +20,11 @@ from malmoi.errors import ConfigError
 Integers = NDArray[np.int64]
 
 
+def choosing_device(device: torch.device) -> torch.device:
+    """Where float64 sums are made: the scorer's device, or the processor where that has no float64."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 @dataclass(frozen=True)
 class AttentionRecord:
     """Attention of each row from the first step to the last one."""
@@ -47,7 +52,7 @@ class AttentionRecord:
                 "this model has no attention, which a coverage penalty, the replacement of unknown words and attention "
                 "pictures need: set coverage_beta = 0 and replace_unknown = false, or use a model with attention"
             )
-        attention_RS = attention_RS[:, : self.sums_RS.size(1)]
+        attention_RS = attention_RS[:, : self.sums_RS.size(1)].to(self.sums_RS.device)
         sums_RS = self.sums_RS.clone()
         sums_RS[:, : attention_RS.size(1)] += attention_RS
         trail_RTS = self.trail_RTS
@@ -69,7 +74,8 @@ class AttentionRecord:
             return None
         return self.trail_RTS[row, :num_tokens, : int(self.source_lengths_R[row])].cpu().clone()
 
-    def select(self, rows_R: Tensor) -> Self:
+    def select(self, rows: Integers) -> Self:
+        rows_R = torch.from_numpy(rows).to(self.sums_RS.device)
         trail_RTS = self.trail_RTS
         return replace(
             self,

@@ -7,14 +7,14 @@ aside for good, and the scorer's state, rules and records all move by one select
 Letters: B sentences, K rows of a sentence, R = B x K rows, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from malmoi.config import DecodingConfig
-from malmoi.decoding.attention import AttentionRecord
+from malmoi.decoding.attention import AttentionRecord, choosing_device
 from malmoi.decoding.beam import BeamChooser
 from malmoi.decoding.constraints import Constraints
 from malmoi.decoding.forced import pad_sources
@@ -48,7 +48,8 @@ class SearchBatch:
             if config.method == "sample"
             else BeamChooser(self.width, scorer.end_id, config.diverse_groups, config.diversity)
         )
-        self.first_rules = make_rules(scorer, config, forbidden_ids)
+        self.device = choosing_device(scorer.device)
+        self.first_rules = make_rules(config, forbidden_ids, scorer.end_id, self.device)
         self.running: Running | None = None
 
     @property
@@ -56,7 +57,7 @@ class SearchBatch:
         """Sentences in flight."""
         return 0 if self.running is None else len(self.running.live.sentences)
 
-    def num_fitting(self, source_lengths: Sequence[int]) -> int:
+    def num_fitting(self, source_lengths: Iterable[int]) -> int:
         """How many of the waiting sentences, in their order, should come in now.
 
         None until half of the budget is free, since coming in has its own cost; one at least where nothing goes on.
@@ -65,11 +66,13 @@ class SearchBatch:
         longest, budget = max(live, default=0), self.config.batch_tokens
         if 2 * len(live) * self.width * longest > budget:
             return 0
-        for count, length in enumerate(source_lengths):
+        num_sentences = len(live)
+        for length in source_lengths:
             longest = max(longest, length)
-            if (len(live) + count + 1) * self.width * longest > budget and live + [count] * count:
-                return count
-        return len(source_lengths)
+            if num_sentences and (num_sentences + 1) * self.width * longest > budget:
+                break
+            num_sentences += 1
+        return num_sentences - len(live)
 
     def add(self, requests: Sequence[tuple[int, Request]]) -> None:
         """Let sentences in, each with the number that its answer shall bear."""
@@ -87,7 +90,9 @@ class SearchBatch:
             token_R=torch.full_like(rows_R, scorer.start_id),
             rules=[rule.start(plain, self.width) for rule in self.first_rules],
             constraints=Constraints(scorer.end_id).start(plain, self.width),
-            record=AttentionRecord.start(lengths_B[rows_R], self.keep_attention) if self.looks else None,
+            record=AttentionRecord.start(lengths_B[rows_R].to(self.device), self.keep_attention)
+            if self.looks
+            else None,
         )
         self.running = running if self.running is None else self.running.append(running)
 
@@ -105,6 +110,7 @@ class SearchBatch:
         assert running is not None, "there is nothing to search"
         live, scorer = running.live, self.scorer
         log_probs_RV, state = scorer.step(running.token_R, running.state)
+        log_probs_RV = log_probs_RV.to(self.device)
         for rule in (*running.rules, running.constraints):
             rule.apply(log_probs_RV)
         choice = self.chooser.choose(log_probs_RV, live, live.num_tokens_B >= live.most_B, running.constraints)
@@ -163,13 +169,13 @@ class SearchBatch:
         return (best > -np.inf) & (self.scoring.bound(best, live.num_tokens_B + 1, most) > thresholds)
 
 
-def make_rules(scorer: Scorer, config: DecodingConfig, forbidden_ids: Sequence[int]) -> list[Rule]:
+def make_rules(config: DecodingConfig, forbidden_ids: Sequence[int], end_id: int, device: torch.device) -> list[Rule]:
     """The rules that settings ask for, without rows yet; the forced prefix comes first, as it must."""
     rules: list[Rule] = [ForcedPrefix(NO_IDS.reshape(0, 0))]
     if forbidden_ids:
-        rules.append(ForbiddenIds(torch.tensor(sorted(set(forbidden_ids)), device=scorer.device)))
+        rules.append(ForbiddenIds(torch.tensor(sorted(set(forbidden_ids)), device=device)))
     if config.min_length or config.min_length_ratio:
-        rules.append(MinimumLength(config, scorer.end_id, NO_IDS))
+        rules.append(MinimumLength(config, end_id, NO_IDS))
     if config.no_repeat_ngram:
         rules.append(NoRepeat(config.no_repeat_ngram, NO_IDS.reshape(0, 0), NO_IDS))
     return rules

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from malmoi.config import DecodingConfig
-from malmoi.decoding.attention import AttentionRecord
+from malmoi.decoding.attention import AttentionRecord, choosing_device
 from malmoi.decoding.interface import IMPOSSIBLE, Hypothesis, Ids, Scorer
 from malmoi.decoding.scoring import Scoring
 from malmoi.errors import CheckpointError, DataError
@@ -78,18 +78,20 @@ def force_batch(
         target_BT[row, : len(target)] = torch.tensor(target, dtype=torch.int64)
     target_BT = target_BT.to(scorer.device)
     state = scorer.start(scorer.encode(source_BS, source_lengths_B), keep_attention=looks)
-    record = AttentionRecord.start(source_lengths_B, keep_attention) if looks else None
+    record = (
+        AttentionRecord.start(source_lengths_B.to(choosing_device(scorer.device)), keep_attention) if looks else None
+    )
     coverage = np.zeros(len(pairs)) if record is None else record.coverage(scoring)
     token_B = torch.full((len(pairs),), scorer.start_id, device=scorer.device)
     columns: list[Tensor] = []
     for place in range(target_BT.size(1)):
         log_probs_BV, state = scorer.step(token_B, state)
         token_B = target_BT[:, place]
-        columns.append(log_probs_BV.gather(1, token_B[:, None]).double())
+        columns.append(log_probs_BV.gather(1, token_B[:, None]))
         if record is not None:
             record = record.add(state.attention_RS, np.full(len(pairs), place))
             coverage = np.where(lengths > place, record.coverage(scoring), coverage)
-    log_probs_BT = torch.cat(columns, 1).cpu().numpy() if columns else np.zeros((len(pairs), 0))
+    log_probs_BT = torch.cat(columns, 1).cpu().double().numpy() if columns else np.zeros((len(pairs), 0))
     return read_off(pairs, log_probs_BT, coverage, record, scoring, scorer.end_id)
 
 

@@ -6,7 +6,7 @@ Whatever gives log-probabilities step by step is a `Scorer`: a network, an ensem
 Letters: B sentences, S source places, T target tokens, R live rows, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -97,5 +97,5 @@ class Hypothesis:
     score: float
     log_probs: tuple[float, ...]
     finished: bool
-    attention: Tensor | None = None
+    attention: Tensor | None = field(default=None, compare=False)
     num_missing: int = 0

@@ -69,9 +69,8 @@ class Running:
         device = self.token_R.device
         # Greedy search and samples stay in their rows as long as no sentence leaves.
         if len(rows) != state.num_rows or (rows != np.arange(len(rows))).any():
-            rows_R = torch.from_numpy(rows).to(device)
-            state = state.select(rows_R)
-            record = record.select(rows_R) if record else None
+            state = state.select(torch.from_numpy(rows).to(device))
+            record = record.select(rows) if record else None
         return type(self)(
             live=self.live.advance(choice, kept),
             state=state,

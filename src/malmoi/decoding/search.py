@@ -40,7 +40,7 @@ def search(
     order = sorted(range(len(requests)), key=lambda number: (-len(requests[number].source), number))
     answers: dict[int, list[Hypothesis]] = {}
     while order or batch.num_sentences:
-        taken = batch.num_fitting([len(requests[number].source) for number in order])
+        taken = batch.num_fitting(len(requests[number].source) for number in order)
         batch.add([(number + first_index, requests[number]) for number in order[:taken]])
         del order[:taken]
         answers.update(batch.step())

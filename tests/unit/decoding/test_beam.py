@@ -85,6 +85,18 @@ def test_search_ends_as_soon_as_no_row_can_win() -> None:
     assert scorer.num_steps == 3
 
 
+def test_a_long_output_is_given_its_chance_where_length_is_rewarded() -> None:
+    """neulab/xnmt#572: the bound of a live row is at the greatest length that it can reach, not at its own."""
+    rows = {(): {END: math.exp(-0.5), 2: math.exp(-2.0)}, (2,) * 9: {END: 1.0}}
+    scorer = TableScorer(fixed(rows, 4, {2: 1.0}), 4)
+    settings = {"beam_size": 2, "length_penalty": "divide"}
+    assert run(scorer, max_length=9, **settings)[0].ids == (*(2,) * 9, END)
+    # -2.0 / 4 is no better than -0.5 / 1, so that nothing is to be had with at most three words.
+    scorer = TableScorer(fixed(rows, 4, {2: 1.0}), 4)
+    assert run(scorer, max_length=3, **settings)[0].ids == (END,)
+    assert scorer.num_steps == 1
+
+
 def test_a_sentence_that_is_done_is_asked_no_more() -> None:
     """joeynmt/joeynmt#50: finished sentences leave the batch, and what they said stays as it is."""
 
