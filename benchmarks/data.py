@@ -1,6 +1,7 @@
 """What the data side costs: text to ids, memory, time to the first batch, batches per second.
 
     python benchmarks/data.py --pairs 10000000 --workers 2 --out benchmarks/results/data-10m.md
+    python benchmarks/data.py --pairs 10000000 --ids-only --out benchmarks/results/data-10m-ids.md
 
 Writes generated pairs as text into a temporary folder (about 140 bytes a pair, and 90 for the store), looks through
 them, learns a BPE vocabulary, tokenises them into a store and takes batches for a while. Memory is RssAnon of
@@ -27,9 +28,10 @@ from typing import Any
 import numpy as np
 
 from malmoi.config import CleaningConfig, DataSource, TextConfig
-from malmoi.data.batch import BatchMaker
+from malmoi.data.batch import Batch, collate
 from malmoi.data.batching import BatchPlan, BatchStream
 from malmoi.data.prepare import build_store, scan
+from malmoi.data.store import IntArray, Store, StoreWriter
 from malmoi.log import configure_logging
 from malmoi.text.corpus import open_corpus
 from malmoi.text.tokenizer import Tokenizers, train_tokenizers
@@ -137,48 +139,17 @@ def generate(folder: Path, num_pairs: int, seed: int) -> None:
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All stages; figures by name."""
     stages: list[Stage] = []
-    baseline = anonymous_megabytes()
-    with measured("generate", stages):
-        generate(folder, options.pairs, options.seed)
-    cleaning = CleaningConfig()
-    corpus = open_corpus(DataSource(source=str(folder / "train.src"), target=str(folder / "train.tgt")))
-    with measured("scan", stages) as scanning:
-        found = scan([corpus], cleaning, seed=options.seed)
-    with measured("learn the vocabulary", stages):
-        text = TextConfig(vocabulary_size=options.vocabulary)
-        tokenizers = train_tokenizers(text, found.sources, found.targets, options.seed)
-    facts = found.facts
-    del found
-    with measured("tokenise", stages) as tokenising:
-        store = build_store(corpus, tokenizers, cleaning, folder / "store", workers=options.workers)
-    with measured("first batch", stages) as first:
-        plan = BatchPlan([store], options.batch_tokens, options.seed)
-        stream = BatchStream(plan, BatchMaker([store], tokenizers, options.seed))
-        next(stream)
-    with measured("batches", stages) as batches:
-        taken = take_batches(stream, options.seconds)
-    stream.close()
-    with measured("order of the next epoch", stages) as ordering:
-        plan.epoch(1)
-    lines = 2 * facts.num_pairs
-    return {
-        "pairs": facts.num_pairs,
-        "stored_pairs": store.num_pairs,
-        "tokens": int(store.source_offsets[-1] + store.target_offsets[-1]),
-        "workers": options.workers,
-        "plain_lines_per_cpu_second": plain_rate(corpus_lines(folder), tokenizers),
-        "scan_lines_per_second": lines / scanning.seconds,
-        "lines_per_second": lines / tokenising.seconds,
-        "lines_per_cpu_second": lines / tokenising.cpu_seconds,
-        "first_batch_seconds": first.seconds,
-        "batches_per_second": taken["batches"] / batches.seconds,
-        "target_tokens_per_second": taken["target_tokens"] / batches.seconds,
-        "real_source": taken["source_tokens"] / taken["source_area"],
-        "real_target": taken["target_tokens"] / taken["target_area"],
-        "epoch_order_seconds": ordering.seconds,
-        "anonymous_megabytes_at_start": baseline,
+    figures: dict[str, Any] = {"workers": options.workers, "anonymous_megabytes_at_start": anonymous_megabytes()}
+    if options.ids_only:
+        with measured("write ids", stages):
+            write_ids(folder / "store", options)
+    else:
+        figures |= tokenise(folder, options, stages)
+    with measured("open and verify the store", stages):
+        store = Store.open(folder / "store")
+    figures |= use_store(store, options, stages)
+    figures |= {
         "anonymous_megabytes_at_most": max(stage.peak.total for stage in stages),
-        "anonymous_megabytes_of_one_process": max(max(stage.peak.own, stage.peak.worker) for stage in stages),
         "stages": {
             stage.name: {
                 "seconds": stage.seconds,
@@ -189,6 +160,74 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             }
             for stage in stages
         },
+    }
+    return figures
+
+
+def tokenise(folder: Path, options: argparse.Namespace, stages: list[Stage]) -> dict[str, float]:
+    """From generated text to a store."""
+    with measured("generate text", stages):
+        generate(folder, options.pairs, options.seed)
+    cleaning = CleaningConfig()
+    corpus = open_corpus(DataSource(source=str(folder / "train.src"), target=str(folder / "train.tgt")))
+    with measured("scan", stages) as scanning:
+        found = scan([corpus], cleaning, seed=options.seed)
+    with measured("learn the vocabulary", stages):
+        text = TextConfig(vocabulary_size=options.vocabulary)
+        tokenizers = train_tokenizers(text, found.sources, found.targets, options.seed)
+    lines = 2 * found.facts.num_pairs
+    del found
+    with measured("tokenise", stages) as tokenising:
+        build_store(corpus, tokenizers, cleaning, folder / "store", workers=options.workers)
+    return {
+        "plain_lines_per_cpu_second": plain_rate(corpus_lines(folder), tokenizers),
+        "scan_lines_per_second": lines / scanning.seconds,
+        "lines_per_second": lines / tokenising.seconds,
+        "lines_per_cpu_second": lines / tokenising.cpu_seconds,
+    }
+
+
+def write_ids(folder: Path, options: argparse.Namespace) -> None:
+    """A store of ids drawn by chance, about as long as the generated text; no text, no tokeniser."""
+    generator = np.random.default_rng(options.seed)
+    with StoreWriter(folder, options.vocabulary, options.vocabulary) as writer:
+        for first in range(0, options.pairs, GENERATED_AT_ONCE):
+            count = min(GENERATED_AT_ONCE, options.pairs - first)
+            source = generator.poisson(2 * MEAN_WORDS - 2, count) + 2
+            target = np.maximum(2, source + generator.integers(-4, 5, count))
+            source_ids, target_ids = (
+                generator.integers(2, options.vocabulary, side.sum()) for side in (source, target)
+            )
+            writer.add(source_ids, source, target_ids, target, np.arange(first + 1, first + count + 1))
+        writer.finish(key="ids", description="ids", inputs={}, weight=1.0, cleaning={})
+
+
+def use_store(store: Store, options: argparse.Namespace, stages: list[Stage]) -> dict[str, float]:
+    """What training asks of a store."""
+
+    def make(indices: IntArray, epoch: int, position: int) -> Batch:
+        del epoch, position
+        return collate([store], indices, options.vocabulary, options.vocabulary)
+
+    with measured("first batch", stages) as first:
+        plan = BatchPlan([store], options.batch_tokens, options.seed)
+        stream = BatchStream(plan, make)
+        next(stream)
+    with measured("batches", stages) as batches:
+        taken = take_batches(stream, options.seconds)
+    # As at the turn of an epoch, while the order of the one before is still held.
+    with measured("order of the next epoch", stages) as ordering:
+        plan.epoch(1)
+    stream.close()
+    return {
+        "pairs": store.num_pairs,
+        "tokens": int(store.source_offsets[-1] + store.target_offsets[-1]),
+        "first_batch_seconds": first.seconds,
+        "batches_per_second": taken["batches"] / batches.seconds,
+        "target_tokens_per_second": taken["target_tokens"] / batches.seconds,
+        "real_source": taken["source_tokens"] / taken["source_area"],
+        "real_target": taken["target_tokens"] / taken["target_area"],
+        "epoch_order_seconds": ordering.seconds,
     }
 
 
@@ -232,8 +271,9 @@ def recipe(options: argparse.Namespace) -> dict[str, str]:
     names = ("malmoi", "numpy", "sentencepiece", "torch")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
     words = [f"--{name} {getattr(options, name)}" for name in ("pairs", "workers", "vocabulary", "seed", "seconds")]
+    words += [f"--batch-tokens {options.batch_tokens}", *(["--ids-only"] if options.ids_only else [])]
     return {
-        "command": " ".join(["python benchmarks/data.py", *words, f"--batch-tokens {options.batch_tokens}"]),
+        "command": " ".join(["python benchmarks/data.py", *words]),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "seed": str(options.seed),
         "versions": f"Python {platform.python_version()}, {versions}",
@@ -243,29 +283,30 @@ def recipe(options: argparse.Namespace) -> dict[str, str]:
 
 def table(figures: dict[str, Any], how: dict[str, str]) -> str:
     """The figures as Markdown."""
-    rows = [
-        ("pairs", f"{figures['pairs']:,}"),
-        ("tokens, both sides, end symbols included", f"{figures['tokens']:,}"),
+    text = [
         ("text to ids, lines per second and core (all processes, reading and cleaning included)",
-         f"{figures['lines_per_cpu_second']:,.0f}"),
-        (f"text to ids, lines per second of wall time, {figures['workers']} worker(s)",
-         f"{figures['lines_per_second']:,.0f}"),
-        ("SentencePiece alone, lines per second and core", f"{figures['plain_lines_per_cpu_second']:,.0f}"),
-        ("scan, lines per second", f"{figures['scan_lines_per_second']:,.0f}"),
-        ("time to the first batch from a finished store, s", f"{figures['first_batch_seconds']:.2f}"),
-        ("order of another epoch, s (made by the thread that makes batches)", f"{figures['epoch_order_seconds']:.2f}"),
-        ("batches per second", f"{figures['batches_per_second']:,.0f}"),
-        ("target tokens per second", f"{figures['target_tokens_per_second']:,.0f}"),
-        ("real tokens in a batch, source / target", f"{figures['real_source']:.1%} / {figures['real_target']:.1%}"),
-        ("anonymous memory after imports, MB", f"{figures['anonymous_megabytes_at_start']:.0f}"),
-        ("anonymous memory at most, this process and workers, MB", f"{figures['anonymous_megabytes_at_most']:.0f}"),
+         "{lines_per_cpu_second:,.0f}"),
+        ("text to ids, lines per second of wall time, {workers} worker(s)", "{lines_per_second:,.0f}"),
+        ("SentencePiece alone, lines per second and core", "{plain_lines_per_cpu_second:,.0f}"),
+        ("scan, lines per second", "{scan_lines_per_second:,.0f}"),
     ]  # fmt: skip
-    lines = ["# The data side on generated pairs", "", *(f"* {name}: {text}" for name, text in how.items()), ""]
-    lines += ["| what | figure |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
-    lines += [
-        "| stage | seconds | processor seconds | own anonymous MB | largest worker | all |",
-        "|---|---|---|---|---|---|",
+    rows = [
+        ("pairs", "{pairs:,}"),
+        ("tokens, both sides, end symbols included", "{tokens:,}"),
+        *(text if "lines_per_second" in figures else []),
+        ("time to the first batch from an open store, s", "{first_batch_seconds:.2f}"),
+        ("order of another epoch, s (made by the thread that makes batches)", "{epoch_order_seconds:.2f}"),
+        ("batches per second", "{batches_per_second:,.0f}"),
+        ("target tokens per second", "{target_tokens_per_second:,.0f}"),
+        ("real tokens in a batch, source / target", "{real_source:.1%} / {real_target:.1%}"),
+        ("anonymous memory after imports, MB", "{anonymous_megabytes_at_start:.0f}"),
+        ("anonymous memory at most, this process and workers, MB", "{anonymous_megabytes_at_most:.0f}"),
     ]
+    lines = ["# The data side on generated pairs", "", *(f"* {name}: {text}" for name, text in how.items()), ""]
+    lines += ["| what | figure |", "|---|---|"]
+    lines += [f"| {name} | {value} |".format(**figures) for name, value in rows]
+    lines += ["", "| stage | seconds | processor seconds | own anonymous MB | largest worker | all |"]
+    lines.append("|---|---|---|---|---|---|")
     for name, stage in figures["stages"].items():
         cells = [
             f"{stage['seconds']:.1f}",
@@ -291,6 +332,7 @@ def main() -> None:
     parser.add_argument("--batch-tokens", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long batches are taken")
+    parser.add_argument("--ids-only", action="store_true", help="draw ids instead of text: what training asks alone")
     parser.add_argument("--folder", type=Path, help="where text and store go (default: a temporary folder)")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--out", type=Path, help="write the table to this file too")
