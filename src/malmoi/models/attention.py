@@ -155,12 +155,11 @@ class SelfAttention(nn.Module):
         """One more place: writes its key and value to the last row of the cache, then looks at the whole cache."""
         rows, width = states_RD.shape
         packed_R3NH = self.input(states_RD).view(rows, 3, self.num_heads, -1)
+        cache_S2RD[-1] = packed_R3NH[:, 1:].flatten(2).transpose(0, 1)
         query_RN1H = packed_R3NH[:, 0, :, None]
-        key_RN1H = packed_R3NH[:, 1, :, None]
         if self.positions is not None:
-            query_RN1H, key_RN1H = self.positions.turn(query_RN1H, position), self.positions.turn(key_RN1H, position)
-        cache_S2RD[-1, 0] = key_RN1H.reshape(rows, width)
-        cache_S2RD[-1, 1] = packed_R3NH[:, 2].reshape(rows, width)
+            query_RN1H = self.positions.turn(query_RN1H, position)
+            cache_S2RD[-1, 0] = self.positions.turn(packed_R3NH[:, 1, :, None], position).reshape(rows, width)
         key_RNSH, value_RNSH = cache_S2RD.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 3, 0, 4).unbind(0)
         attended_RN1H = attend(query_RN1H, key_RNSH, value_RNSH, mask, self.positions, None, trace, name)
         return self.output(attended_RN1H.reshape(rows, width))

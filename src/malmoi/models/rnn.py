@@ -98,6 +98,8 @@ class RnnState(DecoderState):
         return self.layout.sentence_R.numel()
 
     def select(self, rows_R: Tensor) -> Self:
+        if self.layout.is_all_in_order(rows_R):
+            return self
         layout, maybe_needed_B = self.layout.select(rows_R)
         memory = self.memory if maybe_needed_B is None else self.memory.select(maybe_needed_B)
         attention_RS = None

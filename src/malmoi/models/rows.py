@@ -60,6 +60,11 @@ class RowLayout:
             return RowLayout.build(sentence_R, self.num_sentences), None
         return RowLayout.build(renumbered_R, needed_B.numel()), needed_B
 
+    def is_all_in_order(self, rows_R: Tensor) -> bool:
+        """Whether a selection changes nothing, as greedy search has it in most steps."""
+        num_rows = self.sentence_R.numel()
+        return rows_R.numel() == num_rows and torch.equal(rows_R, torch.arange(num_rows, device=rows_R.device))
+
     def append(self, other: "RowLayout") -> "RowLayout":
         sentence_R = torch.cat([self.sentence_R, other.sentence_R + self.num_sentences])
         return RowLayout.build(sentence_R, self.num_sentences + other.num_sentences)

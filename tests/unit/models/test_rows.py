@@ -27,6 +27,7 @@ def test_full_blocks_in_order_are_not_copied() -> None:
     assert layout.group(states_RD).data_ptr() == states_RD.data_ptr()
     moved, needed = layout.select(torch.tensor([1, 0, 3, 3]))
     assert moved is layout and needed is None
+    assert layout.is_all_in_order(torch.arange(4)) and not layout.is_all_in_order(torch.tensor([1, 0, 2, 3]))
 
 
 def test_sentences_without_rows_are_left_behind() -> None:
