@@ -87,3 +87,18 @@ def test_caches_grow_without_end() -> None:
         if place % 30 == 0:
             cache = cache.select(torch.tensor([0]))
     assert cache.layer(0)[:, 0, 0, 0].tolist() == list(range(100))
+
+
+def test_starts_move_with_the_places_that_are_left_behind() -> None:
+    like = torch.empty(0)
+    caches: list[Cache] = []
+    for length in (4, 3, 1):
+        cache = Cache.empty(1, 1, 1, like)
+        for place in range(length):
+            cache = cache.extend()
+            cache.layer(0)[-1] = float(10 * length + place)
+        caches.append(cache)
+    left = caches[0].append(caches[1]).append(caches[2]).select(torch.tensor([2, 1]))
+    assert left.length == 3
+    assert left.start_R is not None and left.start_R.tolist() == [2, 0]
+    assert left.layer(0)[:, 0, :, 0].T.tolist() == [[0, 0, 10], [30, 31, 32]]
