@@ -99,8 +99,9 @@ def stable_topk(values_RX: Tensor, count: int) -> tuple[Tensor, Tensor]:
     count = min(count, values_RX.size(1))
     top_RC, places_RC = values_RX.topk(count, dim=1)
     least_R1 = top_RC[:, -1:]
-    num_equal_R = (values_RX == least_R1).sum(1)
-    torn_R = (num_equal_R > (top_RC == least_R1).sum(1)) & (least_R1[:, 0] > -torch.inf)
+    num_equal_R = torch.count_nonzero(values_RX == least_R1, dim=1)
+    num_taken_R = torch.count_nonzero(top_RC == least_R1, dim=1)
+    torn_R = (num_equal_R > num_taken_R) & (least_R1[:, 0] > -torch.inf)
     places_RC, order_RC = places_RC.sort(1)
     top_RC, order_again_RC = top_RC.gather(1, order_RC).sort(dim=1, descending=True, stable=True)
     places_RC = places_RC.gather(1, order_again_RC)

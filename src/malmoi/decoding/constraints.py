@@ -174,12 +174,12 @@ class Constraints:
         return automaton.wanted(self.states_R[row]) if automaton else ()
 
     def select(self, rows: Integers) -> Self:
+        if not self.active:
+            return replace(self, automata_R=(None,) * len(rows), states_R=(PhraseAutomaton.START,) * len(rows))
         numbers: list[int] = rows.tolist()
         automata = tuple(self.automata_R[row] for row in numbers)
-        states = (
-            tuple(self.states_R[row] for row in numbers) if self.active else (PhraseAutomaton.START,) * len(numbers)
-        )
-        return replace(self, automata_R=automata, states_R=states, active=self.active and any(automata))
+        states = tuple(self.states_R[row] for row in numbers)
+        return replace(self, automata_R=automata, states_R=states, active=any(automata))
 
     def advance(self, ids: Integers) -> Self:
         if not self.active:

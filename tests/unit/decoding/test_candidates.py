@@ -11,6 +11,7 @@ from malmoi.decoding.candidates import BLOCK, SMALL, best_candidates, stable_top
 from malmoi.errors import CheckpointError
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from([0.0, -1.0, -2.5, -math.inf]), min_size=7, max_size=7), min_size=1, max_size=4),
     st.integers(1, 9),

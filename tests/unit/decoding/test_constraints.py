@@ -36,6 +36,7 @@ def num_lacking(ids: tuple[int, ...], wanted: list[Phrase]) -> int:
     return lacking
 
 
+@settings(deadline=None)
 @given(phrases, st.lists(st.integers(2, 5), max_size=10))
 def test_the_automaton_counts_occurrences(wanted: list[Phrase], ids: list[int]) -> None:
     automaton = PhraseAutomaton(wanted)
@@ -46,6 +47,7 @@ def test_the_automaton_counts_occurrences(wanted: list[Phrase], ids: list[int]) 
         assert (automaton.num_missing_tokens(state) == 0) == (automaton.num_missing(state) == 0)
 
 
+@settings(deadline=None)
 @given(phrases, st.lists(st.integers(2, 5), max_size=6))
 def test_there_is_always_a_way_to_the_end(wanted: list[Phrase], ids: list[int]) -> None:
     """From anywhere, wanted tokens alone lead to all phrases in as many tokens as are said to be missing, or fewer."""

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malmoi.config import DecodingConfig
@@ -84,6 +84,7 @@ def test_a_prefix_is_the_only_thing_that_can_be_said_and_keeps_its_log_probabili
     assert (log_probs == -math.inf).sum(1).tolist() == [0, 0, 3]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(2, 4), max_size=12), st.integers(1, 4), st.integers(0, 6))
 def test_no_run_of_tokens_comes_twice(said: list[int], size: int, prefix: int) -> None:
     """argosopentech/argos-translate#444: loops can be forbidden; what a prefix repeats is the user's own wish."""

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malmoi.config import DecodingConfig
@@ -34,6 +34,7 @@ def test_coverage_counts_real_places_and_stays_finite() -> None:
     assert np.isfinite(terms).all()
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["wu", "divide", "none"]),
     st.floats(0, 3),
