@@ -140,7 +140,7 @@ class Seq2Seq(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor, trace: Trace | None = None) -> Memory:
-        """Read the sources; same errors as `forward`."""
+        """Read the sources, without dropout and without a gradient as all of search; same errors as `forward`."""
 
     @abstractmethod
     def start(self, memory: Memory, keep_attention: bool = False) -> DecoderState:

@@ -340,7 +340,8 @@ class Rnn(Seq2Seq):
 
     @torch.no_grad()
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor, trace: Trace | None = None) -> RnnMemory:
-        return self.read(source_BS, source_lengths_B)
+        with self.bits.paused():
+            return self.read(source_BS, source_lengths_B)
 
     def start(self, memory: Memory, keep_attention: bool = False) -> RnnState:
         assert isinstance(memory, RnnMemory)
@@ -352,8 +353,9 @@ class Rnn(Seq2Seq):
     def step(self, token_R: Tensor, state: DecoderState, trace: Trace | None = None) -> tuple[Tensor, RnnState]:
         assert isinstance(state, RnnState)
         check_tokens(token_R, state.num_rows)
-        embedded_RX = self.embed(self.target_embedding, token_R)
-        result = self.decoder.step(embedded_RX, state.states_RLCH, state.memory, state.layout)
+        with self.bits.paused():
+            embedded_RX = self.embed(self.target_embedding, token_R)
+            result = self.decoder.step(embedded_RX, state.states_RLCH, state.memory, state.layout)
         weights_RS = None if result.weights_BKS is None else state.layout.ungroup(result.weights_BKS)
         if trace is not None and weights_RS is not None:
             trace.add("decoder.cross", weights_RS[:, None, None])

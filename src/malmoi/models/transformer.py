@@ -278,7 +278,8 @@ class Transformer(Seq2Seq):
 
     @torch.no_grad()
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor, trace: Trace | None = None) -> TransformerMemory:
-        memory_BSD, mask = self.read(source_BS, source_lengths_B, trace)
+        with self.bits.paused():
+            memory_BSD, mask = self.read(source_BS, source_lengths_B, trace)
         layers = tuple(layer.cross_attention.project(memory_BSD) for layer in self.decoder.stack)
         return TransformerMemory(layers, source_lengths_B, mask)
 
@@ -295,21 +296,23 @@ class Transformer(Seq2Seq):
         assert isinstance(state, TransformerState)
         check_tokens(token_R, state.num_rows)
         cache = state.cache.extend()
-        states_RD, position, started = self.embed_step(token_R, cache)
         last_cross = Trace() if state.keep_attention else None
         cross_trace = Trace() if trace is not None else None
-        for index, layer in enumerate(self.decoder.stack):
-            is_last = index + 1 == len(self.decoder.layers)
-            place = StepPlace(
-                f"decoder.{index}",
-                cache.layer(index),
-                started,
-                position,
-                state.layout,
-                state.memory.key_values_LB2NSH[index],
-                state.memory.mask,
-            )
-            states_RD = layer.step(states_RD, place, trace, last_cross if is_last and trace is None else cross_trace)
+        with self.bits.paused():
+            states_RD, position, started = self.embed_step(token_R, cache)
+            for index, layer in enumerate(self.decoder.stack):
+                is_last = index + 1 == len(self.decoder.layers)
+                place = StepPlace(
+                    f"decoder.{index}",
+                    cache.layer(index),
+                    started,
+                    position,
+                    state.layout,
+                    state.memory.key_values_LB2NSH[index],
+                    state.memory.mask,
+                )
+                asked = last_cross if is_last and trace is None else cross_trace
+                states_RD = layer.step(states_RD, place, trace, asked)
         attention_RS = None
         for recorded in (cross_trace, last_cross):
             for name, weights_BNKS in ({} if recorded is None else recorded.weights).items():
