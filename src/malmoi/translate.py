@@ -11,14 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from malmoi.checkpoint import Model, load_model
 from malmoi.config import DecodingConfig, Device
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Request, Scorer
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
 from malmoi.decoding.search import search
+from malmoi.device import choose_device, set_threads
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.log import get_logger
 from malmoi.settings import validate
@@ -99,8 +98,7 @@ class Translator:
         `threads` of the processor, 0 leaves torch's own number. Errors: `CheckpointError` for what cannot be read and
         for models with different vocabularies, `ConfigError` for a device that is not there.
         """
-        if threads:
-            torch.set_num_threads(threads)
+        set_threads(threads)
         paths = [Path(model)] if isinstance(model, str | Path) else [Path(path) for path in model]
         if not paths:
             raise ConfigError("no model was given")
@@ -346,14 +344,3 @@ def check_same_vocabularies(paths: Sequence[Path], models: Sequence[Model]) -> N
                     f"{path}: its {side} vocabulary is not that of {paths[0]}; an ensemble needs models that were "
                     "trained with one tokeniser"
                 )
-
-
-def choose_device(name: Device) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the processor; `ConfigError` for a device that is not there."""
-    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if present[kind]))
-    if not present.get(name, False):
-        found = ", ".join(kind for kind, is_there in present.items() if is_there)
-        raise ConfigError(f"device {name} is not there; this machine has {found}")
-    return torch.device(name)

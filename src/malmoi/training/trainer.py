@@ -17,11 +17,11 @@ from torch import Tensor
 
 from malmoi.config import TrainingConfig
 from malmoi.data.batch import Batch
+from malmoi.device import choose_device
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.log import get_logger
 from malmoi.models.interface import Seq2Seq
 from malmoi.training.checkpoints import Checkpoint, choose_kept, is_better, rank, remove_folder, remove_temporaries
-from malmoi.training.device import choose_device, describe_surroundings
 from malmoi.training.health import RESCUE_FACTOR, TrainingError, check_skips, check_validation
 from malmoi.training.loss import ModelWithLoss
 from malmoi.training.memory import find_micro_batch_tokens
@@ -34,6 +34,7 @@ from malmoi.training.signals import StopSignals
 from malmoi.training.snapshot import collect, network_tensors, restore
 from malmoi.training.state import RunState, SavedNumbers, StateStore
 from malmoi.training.step import Updater
+from malmoi.training.surroundings import describe_surroundings
 from malmoi.training.validation import Validation, validate
 
 

@@ -1,14 +1,19 @@
 """Devices, threads and memory."""
 
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 from tests.training_toys import toy_network
 
 from malmoi.data.batch import Batch
+from malmoi.device import choose_device, set_threads
 from malmoi.errors import ConfigError
 from malmoi.training import memory
-from malmoi.training.device import choose_device, describe_surroundings, set_threads
 from malmoi.training.loss import ModelWithLoss
+from malmoi.training.surroundings import describe_surroundings
 
 CPU = torch.device("cpu")
 
@@ -80,3 +85,10 @@ def test_one_try_is_a_whole_pass() -> None:
 def test_free_memory_is_a_number_on_linux() -> None:
     found = memory.free_memory()
     assert found is None or found > 2**20
+
+
+def test_freed_memory_is_kept_where_the_c_library_can() -> None:
+    """Elsewhere than with glibc the answer is no, and nothing happens."""
+    script = "from malmoi.device import keep_freed_memory; print(keep_freed_memory())"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert answer.strip() == str(platform.libc_ver()[0] == "glibc")

@@ -1,0 +1,24 @@
+"""What must be equal for a run to be repeated bit for bit.
+
+In: the device that a run computes on. Out: a description of the surroundings, stored with its states.
+"""
+
+import platform
+from importlib.metadata import version
+
+import torch
+
+
+def describe_surroundings(device: torch.device) -> dict[str, str]:
+    """What decides the last digits of a result beside data, settings and seed."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
+    return {
+        "malmoi": version("malmoi"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": version("numpy"),
+        "device": device.type,
+        "kernels": name,
+        "machine": platform.machine(),
+        "threads": str(torch.get_num_threads()),
+    }
