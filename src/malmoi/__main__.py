@@ -19,6 +19,10 @@ def main() -> None:
     except MalmoiError as error:
         sys.stderr.write(f"malmoi: {error}\n")
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:
+        # What no room foresaw, as a disk that fills up while results are written to it.
+        sys.stderr.write(f"malmoi: {error.filename or 'standard output'}: {error.strerror or error}\n")
+        sys.exit(1)
 
 
 def use_utf8_streams() -> None:

@@ -5,7 +5,10 @@ In: a path. Out: the names of its parts; `ConfigError` or `CheckpointError` befo
 
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,6 +85,25 @@ def claim_folder(path: Path, option: str = "--out") -> RunFolder:
     if free < SPARE_BYTES:
         raise CheckpointError(f"{option} {path}: only {free / 2**20:.0f} MiB are free there; make room first")
     return RunFolder(path)
+
+
+@contextmanager
+def alone_in(folder: RunFolder) -> Generator[None]:
+    """Hold the folder for as long as the `with` block lasts: two runs in one would overwrite each other.
+
+    The system lets go of it however the process ends. Windows has no such lock; there nothing is held.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    with (folder.path / ".lock").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(f"{folder.path}: another process is at work in this folder; wait for it") from None
+        yield
 
 
 def usable_cores() -> int:

@@ -119,8 +119,6 @@ def make_material(
     quiet: bool,
 ) -> Material:
     """Train the tokenisers unless they are given, tokenise everything, and write down that it is complete."""
-    for line in found.report.lines():
-        get_logger().info(line)
     seed = config.training.seed
     tokenizers = maybe_tokenizers or train_tokenizers(config.text, found.sources, found.targets, seed)
     shutil.rmtree(folder.tokenizer, ignore_errors=True)

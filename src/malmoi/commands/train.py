@@ -15,13 +15,14 @@ from typing import Any, cast
 
 from malmoi.checkpoint import load_model, write_atomically
 from malmoi.commands.finish import finish
-from malmoi.commands.folder import RunFolder, claim_folder
+from malmoi.commands.folder import RunFolder, alone_in, claim_folder
 from malmoi.commands.material import Material, make_material, open_corpora, open_material, scan_corpora
 from malmoi.commands.plan import ORDINARY_FACTS, Given, TrainRequest, continued, plain
 from malmoi.commands.progress import progress_bar
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.running import run_trainer
 from malmoi.config import RunConfig, StoredConfig
+from malmoi.device import choose_device, keep_freed_memory, set_threads
 from malmoi.errors import ConfigError
 from malmoi.evaluation.evaluate import Report
 from malmoi.log import add_log_file, get_logger
@@ -30,8 +31,8 @@ from malmoi.models.interface import Seq2Seq
 from malmoi.report.curves import learning_curves, read_metrics
 from malmoi.settings import Settings, to_toml
 from malmoi.text.tokenizer import Tokenizers
-from malmoi.training.device import choose_device, describe_surroundings, set_threads
 from malmoi.training.outcome import Outcome
+from malmoi.training.surroundings import describe_surroundings
 
 FINE_TUNING: Settings = {"training": {"schedule": "inverse_sqrt", "lr": 3e-4, "warmup_steps": 100}}
 """Under what the user said, for a run that starts from a model: its weights are good already."""
@@ -76,6 +77,7 @@ def train(request: TrainRequest, given: Given, *, quiet: bool) -> Trained:
     """The whole road; raises `ConfigError`, `DataError` or `CheckpointError` for what cannot work."""
     folder = claim_folder(request.out)
     with ExitStack() as stack:
+        stack.enter_context(alone_in(folder))
         handler = add_log_file(folder.log)
         stack.callback(handler.close)
         stack.callback(get_logger().removeHandler, handler)
@@ -149,6 +151,7 @@ def check_machine(config: RunConfig) -> None:
     """What this machine lacks is told before work starts."""
     choose_device(config.training.device)
     set_threads(config.training.threads)
+    keep_freed_memory()
     if config.training.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError("training.tensorboard needs tensorboardX: pip install 'malmoi[tensorboard]'")
 
