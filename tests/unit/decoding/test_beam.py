@@ -259,13 +259,17 @@ def test_groups_keep_away_from_what_earlier_ones_took() -> None:
     assert far[1].score == pytest.approx(math.log(0.3 * 0.9))
 
 
-def test_diverse_outputs_follow_the_formula_too() -> None:
-    scorer = TableScorer(random_table(3, 8, 1.0), 8)
-    settings: dict[str, object] = {"beam_size": 6, "n_best": 6, "diverse_groups": 3, "diversity": 1.0, "max_length": 5}
-    outputs = run(scorer, **settings)
-    forced = force(scorer, [SOURCE] * len(outputs), [one.ids for one in outputs], DecodingConfig(**settings))  # type: ignore[arg-type]
-    assert [one.score for one in outputs] == pytest.approx([one.score for one in forced], abs=1e-9)
-    assert len(outputs) == 6
+@pytest.mark.parametrize("diversity", [0.1, 1.0])
+def test_diverse_outputs_follow_the_formula_too(diversity: float) -> None:
+    """Few words, so that later groups often take what earlier ones took, and are lowered for it in the choice alone."""
+    settings: dict[str, object] = {"beam_size": 6, "n_best": 6, "diverse_groups": 3, "diversity": diversity}
+    for seed in range(4):
+        scorer = TableScorer(random_table(seed, 4, 1.0), 4)
+        outputs = run(scorer, max_length=5, **settings)
+        forced = force(scorer, [SOURCE] * len(outputs), [one.ids for one in outputs], DecodingConfig(**settings))  # type: ignore[arg-type]
+        assert [one.log_probs for one in outputs] == [one.log_probs for one in forced]
+        assert [one.score for one in outputs] == pytest.approx([one.score for one in forced], abs=1e-9)
+        assert len(outputs) > 2
 
 
 def test_a_prefix_that_the_model_thinks_impossible_has_a_finite_score() -> None:
@@ -298,8 +302,9 @@ def test_coverage_without_attention_is_refused_by_name() -> None:
 def test_attention_follows_its_output_through_the_beam() -> None:
     attention = random_attention(4)
     scorer = TableScorer(random_table(4, 6, 1.0), 6, attention)
-    requests = [Request((2, 3, 4, END)), Request((5, END)), Request((3, END))]
-    config = DecodingConfig(beam_size=4, n_best=4, max_length=6, batch_tokens=30)
+    # Sentences of any length, some of which come in while others are on their way.
+    requests = [Request((*(2 + seed % 4,) * (seed % 5), END)) for seed in range(12)]
+    config = DecodingConfig(beam_size=4, n_best=4, max_length_ratio=1.5, max_length_extra=1, batch_tokens=80)
     for request, outputs in zip(requests, search(scorer, requests, config, keep_attention=True), strict=True):
         for one in outputs:
             looks = np.stack([attention(request.source, one.ids[:place]) for place in range(len(one.ids))])

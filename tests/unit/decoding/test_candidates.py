@@ -43,6 +43,8 @@ def test_candidates_are_those_of_a_full_sort(
     if coarse:
         log_probs = log_probs.round()
     log_probs[torch.rand(log_probs.shape, generator=generator) < 0.2] = -torch.inf
+    # The last block is shorter than others, and must not count its last token twice.
+    log_probs[0, -1] = 4.0
     totals = torch.randn(num_sentences, width, generator=generator).double().round()
     totals[torch.rand(totals.shape, generator=generator) < 0.2] = -torch.inf
     found = best_candidates(log_probs, totals, count)

@@ -140,6 +140,20 @@ def test_a_narrow_beam_is_not_far_from_the_best(width: int, gap: float) -> None:
     assert sum(gaps) / len(gaps) < gap
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_an_output_does_not_end_as_soon_as_it_may(width: int) -> None:
+    """With all phrases said, the end symbol still has to be better than going on."""
+
+    def table(source: tuple[int, ...], prefix: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        likely = END if len(prefix) == 6 else 3
+        return np.log([0.96 if token == likely else 0.01 for token in range(5)])
+
+    config = DecodingConfig(beam_size=width, length_alpha=2.0)
+    best = search(TableScorer(table, 5), [Request((2, END), constraints=((4,),))], config)[0][0]
+    assert len(best.ids) == 7
+    assert best.ids.count(4) == 1
+
+
 def test_sentences_without_constraints_are_left_alone() -> None:
     scorer = TableScorer(random_table(4, 6), 6)
     config = DecodingConfig(beam_size=3, n_best=3, max_length=5)

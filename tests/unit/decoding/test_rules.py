@@ -104,6 +104,18 @@ def test_no_run_of_tokens_comes_twice(said: list[int], size: int, prefix: int) -
         assert (log_probs[0, token].item() == -math.inf) == (size == 1 and token == 3)
 
 
+def test_rows_that_began_later_keep_their_own_history() -> None:
+    begun = NoRepeat(2, NO_IDS.reshape(0, 0), NO_IDS).start([Request((5,)), Request((6,))], 1)
+    older = begun.advance(np.array([2, 3])).advance(np.array([3, 4])).advance(np.array([2, 3]))
+    younger = begun.advance(np.array([4, 2])).advance(np.array([4, 2]))
+    log_probs = torch.zeros(4, 6)
+    older.append(younger).apply(log_probs)
+    assert [torch.nonzero(row == -math.inf).flatten().tolist() for row in log_probs] == [[3], [4], [4], [2]]
+    log_probs = torch.zeros(4, 6)
+    younger.append(older).apply(log_probs)
+    assert [torch.nonzero(row == -math.inf).flatten().tolist() for row in log_probs] == [[4], [2], [3], [4]]
+
+
 def test_minimum_above_maximum_is_refused() -> None:
     """espnet/espnet#5580."""
     with pytest.raises(ValueError, match="min_length 5 is above max_length 4"):
