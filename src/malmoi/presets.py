@@ -2,8 +2,6 @@
 
 In: a preset's name, or the facts of a corpus. Out: settings as nested dictionaries, the layer that config files and
 `key=value` words lie upon. Pure functions: nothing is read, nothing is measured here.
-
-The numbers of `automatic_settings` come from the measurements described in docs/presets.md.
 """
 
 import difflib

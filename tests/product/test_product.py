@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import select
 import shutil
 import signal
@@ -212,8 +213,9 @@ def test_a_prepared_store_and_a_model_to_start_from(toy: Path, tmp_path: Path) -
         "training.max_steps=3",
         "training.validate_every=3",
     )
-    second = run_malmoi(*words, "model.dropout=0.2", "--json", cwd=tmp_path)
+    second = run_malmoi(*words, "model.dropout=0.2", "training.tensorboard=true", "--json", cwd=tmp_path)
     assert json.loads(second.stdout)["steps"] == 3
+    assert list((tmp_path / "second" / "tensorboard").glob("events.*"))
     rows = [json.loads(line) for line in (tmp_path / "first/metrics.jsonl").read_text("utf-8").split("\n") if line]
     other_rows = [
         json.loads(line) for line in (tmp_path / "second/metrics.jsonl").read_text("utf-8").split("\n") if line
@@ -262,6 +264,49 @@ def test_what_cannot_work_is_refused_in_a_sentence(
     assert message in captured.err
     assert not (toy / "new" / "state").exists()
     shutil.rmtree(toy / "new", ignore_errors=True)
+
+
+class Canary:
+    """Its pickle makes a file when someone loads it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return open, ("CANARY_RAN", "w")
+
+
+@pytest.mark.parametrize("name", ["canary.pt", "canary.pkl", "folder/model.safetensors"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("translate", "{}"),
+        ("info", "{}"),
+        ("score", "{}", "{toy}/test.tsv"),
+        ("evaluate", "{}", "{toy}/test.tsv"),
+        ("evaluate", "{toy}/run", "{toy}/test.tsv", "--against", "{}"),
+        ("average", "{}", "{toy}/run/model", "--out", "mean"),
+        ("train", "{toy}/test.tsv", "--out", "new", "--init", "{}", *FAST),
+    ],
+    ids=lambda words: words[0],
+)
+def test_nothing_is_ever_unpickled(
+    toy: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """ecmwf/anemoi-core#1416; NVIDIA-NeMo/Automodel#3240; voicepaw/so-vits-svc-fork#193."""
+    monkeypatch.chdir(tmp_path)
+    if name.startswith("folder/"):
+        shutil.copytree(toy / "run" / "model", tmp_path / "folder")
+    (tmp_path / name).write_bytes(pickle.dumps(Canary()))
+    model = name.partition("/")[0]
+    monkeypatch.setattr(sys, "argv", ["malmoi", *(word.format(model, toy=toy) for word in words)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code in (1, 2)
+    assert model in capsys.readouterr().err
+    assert not (tmp_path / "CANARY_RAN").exists()
 
 
 def test_a_reader_that_leaves_is_no_fault(toy: Path) -> None:

@@ -27,6 +27,7 @@ def progress_bar(title: str, total: float | None, *, quiet: bool = False) -> Gen
         yield silent
         return
     from rich.console import Console
+    from rich.highlighter import NullHighlighter
     from rich.logging import RichHandler
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -43,7 +44,9 @@ def progress_bar(title: str, total: float | None, *, quiet: bool = False) -> Gen
     logger = get_logger()
     # While the bar is drawn, messages must be printed by whoever draws it, or both would share a line.
     plain = [handler for handler in logger.handlers if getattr(handler, "stream", None) is sys.stderr]
-    above = RichHandler(console=console, show_time=False, show_level=False, show_path=False, rich_tracebacks=False)
+    above = RichHandler(
+        console=console, show_time=False, show_level=False, show_path=False, highlighter=NullHighlighter()
+    )
     above.setLevel(plain[0].level if plain else 0)
     for handler in plain:
         logger.removeHandler(handler)

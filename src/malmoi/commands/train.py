@@ -88,9 +88,8 @@ def train(request: TrainRequest, given: Given, *, quiet: bool) -> Trained:
             maybe_network = build_model(config.model, *sizes, seed=config.training.seed)
         num_parameters = sum(parameter.numel() for parameter in maybe_network.parameters())
         get_logger().info("%s with %s parameters", config.model.architecture, f"{num_parameters:,}")
-        bar = stack.enter_context(progress_bar("training", 1.0, quiet=quiet))
-        outcome = run_trainer(folder, config, material, maybe_network, bar)
-        bar(1.0)
+        with progress_bar("training", 1.0, quiet=quiet) as bar:
+            outcome = run_trainer(folder, config, material, maybe_network, bar)
         write_atomically(folder.curves, learning_curves(read_metrics(folder.metrics)).encode())
         report = None
         if outcome.signal_number is None:
