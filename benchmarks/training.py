@@ -150,7 +150,7 @@ def real_batches(folder: Path, count: int) -> tuple[list[Batch], int]:
     tokenizers = Tokenizers.load(folder / "tokenizer")
     stores = [Store.open(path) for path in sorted((folder / "data" / "train").iterdir())]
     epoch = BatchPlan(stores, BATCH_TOKENS, 1).epoch(0)
-    make = BatchMaker(stores, tokenizers)
+    make = BatchMaker(stores, tokenizers, 1)
     return [make(epoch[number], 0, number) for number in range(count)], tokenizers.target.size
 
 

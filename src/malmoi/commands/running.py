@@ -20,7 +20,6 @@ from malmoi.data.batching import BatchPlan, BatchStream, in_order
 from malmoi.evaluation.evaluate import make_validation
 from malmoi.log import get_logger
 from malmoi.models.interface import Seq2Seq
-from malmoi.training.health import DISTINCT_OUTPUTS
 from malmoi.training.meters import Row
 from malmoi.training.outcome import Outcome, Progress
 from malmoi.training.trainer import Trainer
@@ -75,16 +74,7 @@ def make_trainer_validation(config: RunConfig, material: Material) -> Validation
     decoding = config.decoding.model_copy(
         update={"method": "beam", "beam_size": training.validation_beam, "n_best": 1, "diverse_groups": 1}
     )
-    measure = make_validation(tokenizers, text.sources, text.references, metrics=training.metrics, decoding=decoding)
-    num_sources = len(set(text.sources))
-
-    def evaluate(network: Seq2Seq) -> dict[str, float]:
-        metrics = measure(network)
-        if DISTINCT_OUTPUTS in metrics and num_sources > 1:
-            # The trainer asks how far the model is from saying the same to everything, which is 0 there.
-            metrics[DISTINCT_OUTPUTS] = (round(metrics[DISTINCT_OUTPUTS] * num_sources) - 1) / (num_sources - 1)
-        return metrics
-
+    evaluate = make_validation(tokenizers, text.sources, text.references, metrics=training.metrics, decoding=decoding)
     return Validation(
         batches=lambda: validation_batches(material.valid, tokenizers, in_order(material.valid, training.batch_tokens)),
         num_characters=sum(len(right[0]) + 1 for right in material.validation.references.answers),

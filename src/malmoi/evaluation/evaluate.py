@@ -63,7 +63,7 @@ class Likelihood:
 class Report:
     """All that was measured on one output. `outputs` are the texts themselves, which the JSON leaves out.
 
-    `distinct_outputs` is the share of distinct outputs over distinct sources: near 0, the model says the same to all.
+    `distinct_outputs` is 0 where the model says the same to all sources, 1 where different ones never share an output.
     """
 
     system: str
@@ -92,7 +92,7 @@ class Report:
                 f"{self.likelihood.perplexity_per_character:.3f} per character"
             )
         if self.distinct_outputs is not None:
-            rows.append(f"  {100 * self.distinct_outputs:.1f} % as many distinct outputs as distinct sources")
+            rows.append(f"  outputs are {100 * self.distinct_outputs:.1f} % as varied as sources")
         if self.buckets:
             names = "".join(f"{score.label:>19}" for score in self.scores)
             rows.append(f"  {'source ' + self.buckets[0].unit:>17} {'segments':>9}{names}")
@@ -143,8 +143,12 @@ def default_symbols(tokenizers: Tokenizers) -> SymbolUnit:
 
 
 def distinct_outputs(sources: Sequence[str], outputs: Sequence[str]) -> float:
-    """Share of distinct outputs over distinct sources, at most 1."""
-    return min(1.0, len(set(outputs)) / max(1, len(set(sources))))
+    """0 where all outputs are the same, 1 where different sources never share one.
+
+    Fewer than two different sources say nothing: 1.
+    """
+    num_sources = len(set(sources))
+    return min(1.0, (len(set(outputs)) - 1) / (num_sources - 1)) if num_sources > 1 else 1.0
 
 
 def score_buckets(measurements: Sequence[Measurement], sources: Sequence[str]) -> tuple[Bucket, ...]:

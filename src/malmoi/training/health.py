@@ -4,13 +4,13 @@ In: faults of updates, metrics of validations. Out: a `TrainingError` that names
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from malmoi.errors import MalmoiError
 from malmoi.training.state import RunState
 
 DISTINCT_OUTPUTS = "distinct_outputs"
-"""Name of the metric by which decoding tells how many different outputs there were; see `distinct_share`."""
+"""Name of the metric by which decoding tells how varied its outputs were: 0 is one output for every source."""
 
 MAX_SKIPPED_IN_ROW = 10
 # A model that once said many different things and now says one has collapsed; one that never did gets some time after
@@ -22,17 +22,6 @@ RESCUE_FACTOR = 0.5
 
 class TrainingError(MalmoiError):
     """A run that cannot go on as it is: its loss is no number, or its model has collapsed."""
-
-
-def distinct_share(sources: Sequence[str], outputs: Sequence[str]) -> float:
-    """0 when all outputs are the same, 1 when different sources never share one.
-
-    Fewer than two different sources say nothing: 1.
-    """
-    num_sources = len(set(sources))
-    if num_sources < 2:
-        return 1.0
-    return min(1.0, (len(set(outputs)) - 1) / (num_sources - 1))
 
 
 def check_skips(run: RunState, fault: str) -> None:

@@ -154,8 +154,9 @@ def test_a_network_can_be_trained_after_a_validation(positions: Positions, refer
 
 
 def test_collapse_can_be_seen() -> None:
-    assert distinct_outputs(["a", "b", "c", "d"], ["x", "x", "x", "x"]) == 0.25
-    assert distinct_outputs(["a", "b", "a", "d"], ["x", "y", "x", "z"]) == 1.0
+    assert distinct_outputs(["a", "b", "c"], ["x", "x", "x"]) == 0.0
+    assert distinct_outputs(["a", "b", "c"], ["x", "y", "x"]) == 0.5
+    assert distinct_outputs(["a", "b", "b"], ["x", "y", "y"]) == 1.0
     assert distinct_outputs(["a", "a"], ["x", "y"]) == 1.0
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from malmoi.errors import CheckpointError
 from malmoi.training.checkpoints import Checkpoint, choose_kept, is_better, remove_folder, remove_temporaries
-from malmoi.training.health import distinct_share
 from malmoi.training.meters import Meter, MetricsFile
 from malmoi.training.step import UpdateResult
 
@@ -73,10 +72,3 @@ def test_folders_are_removed_under_a_temporary_name(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [".tmp-other"]
     remove_temporaries(tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_share_of_distinct_outputs() -> None:
-    assert distinct_share(["a", "b", "c"], ["x", "x", "x"]) == 0.0
-    assert distinct_share(["a", "b", "c"], ["x", "y", "x"]) == 0.5
-    assert distinct_share(["a", "b", "b"], ["x", "y", "y"]) == 1.0
-    assert distinct_share(["a"], ["x"]) == 1.0
