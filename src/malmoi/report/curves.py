@@ -17,7 +17,7 @@ WIDTH = 720
 LEFT = 72
 RIGHT = 24
 PANEL_HEIGHT = 150
-PANEL_GAP = 64
+PANEL_GAP = 84
 TOP = 40
 BOTTOM = 48
 LABEL_WIDTH = 6.6
@@ -82,8 +82,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def learning_curves(rows: Iterable[Mapping[str, Any]]) -> str:
     """The SVG picture of a run: loss, each metric of validation, learning rate; empty panels are left out."""
     kept = list(rows)
+    # Without smoothing on both sides, so that the two can be compared; training still has its dropout.
     panels = [
-        Panel("loss per target token, nats", [curve(kept, "training", "loss"), curve(kept, "validation", "valid_loss")])
+        Panel(
+            "negative log-likelihood per token, nats",
+            [curve(kept, "training", "nll"), curve(kept, "validation", "valid_loss")],
+        )
     ]
     panels += [Panel(unit, [curve(kept, "validation", f"valid_{name}")]) for name, unit in UNITS.items()]
     panels.append(Panel("learning rate", [curve(kept, "learning rate", "lr")]))

@@ -40,7 +40,7 @@ def labels(svg: str) -> list[tuple[float, float, float]]:
 def test_shows_each_curve_with_its_unit_and_name() -> None:
     svg = learning_curves(ROWS)
     texts = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    for expected in ("loss per target token, nats", "BLEU", "learning rate", "step (update of the weights)"):
+    for expected in ("negative log-likelihood per token, nats", "BLEU", "learning rate", "step (update of the weights)"):
         assert expected in texts
     assert any(str(text).startswith("training ") for text in texts)
     assert any(str(text).startswith("validation ") for text in texts)
@@ -78,7 +78,7 @@ def test_a_step_run_twice_keeps_its_last_value() -> None:
 
 
 def test_higher_values_stand_higher() -> None:
-    svg = learning_curves([{"step": 1, "loss": 1.0}, {"step": 2, "loss": 3.0}])
+    svg = learning_curves([{"step": 1, "nll": 1.0}, {"step": 2, "nll": 3.0}])
     first, second = [float(one.attrib["cy"]) for one in ElementTree.fromstring(svg).iter(f"{SVG}circle")]
     assert second < first
 
