@@ -22,7 +22,7 @@ from malmoi.report.curves import (
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROWS = [
-    {"step": step, "loss": 9.0 / step**0.3, "lr": 1e-4 * step, "valid_loss": 8.0 / step**0.25, "valid_bleu": step / 50}
+    {"step": step, "nll": 9.0 / step**0.3, "lr": 1e-4 * step, "valid_loss": 8.0 / step**0.25, "valid_bleu": step / 50}
     for step in range(50, 2001, 50)
 ]
 
