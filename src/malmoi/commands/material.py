@@ -81,7 +81,7 @@ def scan_corpora(corpora: Corpora, config: RunConfig, *, quiet: bool) -> tuple[S
     with progress_bar("reading", None, quiet=quiet) as bar:
         found = scan(corpora.train, config.cleaning, seed=seed, progress=bar)
     if not found.facts.num_pairs:
-        for line in found.report.lines():
+        for line in found.report.lines(config.cleaning):
             get_logger().error(line)
         names = ", ".join(corpus.description for corpus in corpora.train)
         raise DataError(f"{names}: no pair is left to train on")

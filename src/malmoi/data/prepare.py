@@ -93,7 +93,7 @@ def build_store(
             weight=corpus.weight,
             cleaning=report.to_json(),
         )
-    for line in report.lines():
+    for line in report.lines(cleaning):
         get_logger().info("%s: %s", corpus.description, line)
     # Just written and hashed on the way: reading it all again would prove nothing.
     return Store.open(folder, weight=corpus.weight, verify=False)

@@ -20,8 +20,8 @@ NUM_EXAMPLES = 5
 CONTROL_CHARACTERS = re.compile("[\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 EXPLANATIONS: dict[Reason, str] = {
     "empty": "empty or white space on one side or both",
-    "too_long": "too long",
-    "ratio": "sides too different in length",
+    "too_long": "longer than cleaning.max_characters = {max_characters} or cleaning.max_tokens = {max_tokens}",
+    "ratio": "sides too different in length for cleaning.max_ratio = {max_ratio:g}",
     "duplicate": "seen before",
     "control": "control characters",
     "columns": "not exactly two columns",
@@ -43,14 +43,14 @@ class CleaningReport:
         if len(lines) < NUM_EXAMPLES:
             lines.append(line)
 
-    def lines(self) -> list[str]:
-        """The report in words, for the log."""
+    def lines(self, config: CleaningConfig) -> list[str]:
+        """The report in words, for the log, with the limits of `config` by which pairs were dropped."""
         num_dropped = self.dropped.total()
         text = [f"kept {self.kept:,} of {self.kept + num_dropped:,} pairs, dropped {num_dropped:,}"]
         for reason, count in sorted(self.dropped.items(), key=lambda item: (-item[1], item[0])):
             shown = self.examples.get(reason, [])
             places = ", ".join(str(line) for line in shown) + (", ..." if count > len(shown) else "")
-            text.append(f"  {count:,} {EXPLANATIONS[reason]} (line {places})")
+            text.append(f"  {count:,} {EXPLANATIONS[reason].format(**config.model_dump())} (line {places})")
         return text
 
     def to_json(self) -> dict[str, Any]:

@@ -32,8 +32,8 @@ def test_blank_on_one_side_drops_the_pair() -> None:
     assert kept == [("bano", "ak"), ("felu", "cil"), ("hemo", "eft")]
     assert report.dropped == {"empty": 3}
     assert report.examples == {"empty": [2, 4, 6]}
-    assert report.lines()[0] == "kept 3 of 6 pairs, dropped 3"
-    assert "line 2, 4, 6" in report.lines()[1]
+    assert report.lines(CleaningConfig())[0] == "kept 3 of 6 pairs, dropped 3"
+    assert "line 2, 4, 6" in report.lines(CleaningConfig())[1]
 
 
 def test_white_space_of_every_kind_is_blank() -> None:
@@ -42,7 +42,7 @@ def test_white_space_of_every_kind_is_blank() -> None:
     kept, report = clean([("a", "b"), *((blank, "b") for blank in blanks)])
     assert kept == [("a", "b")]
     assert report.dropped["empty"] == len(blanks)
-    assert report.lines()[1].endswith("(line 2, 3, 4, 5, 6, ...)")
+    assert report.lines(CleaningConfig())[1].endswith("(line 2, 3, 4, 5, 6, ...)")
 
 
 def test_nul_is_taken_out() -> None:
@@ -69,6 +69,16 @@ def test_length_ratio_and_duplicates() -> None:
     assert kept == [pairs[0], pairs[3], pairs[5]]
     assert report.examples == {"too_long": [2], "ratio": [3], "duplicate": [5]}
     assert report.kept == 3
+    told = "\n".join(report.lines(config))
+    assert "cleaning.max_ratio = 3 (line 3)" in told
+
+
+def test_lines_that_are_too_long_are_told_with_their_limit() -> None:
+    """google/sentencepiece#340 and #517: how many were left out, and by which limit, also where none is left."""
+    for pairs in ([("a" * 70_000, "b"), ("a b " * 20_000, "b")], [("a", "b" * 5001)]):
+        kept, report = clean(pairs)
+        assert kept == []
+        assert f"{len(pairs)} longer than cleaning.max_characters = 5000" in report.lines(CleaningConfig())[1]
 
 
 def test_equal_after_normalisation_is_a_duplicate() -> None:
