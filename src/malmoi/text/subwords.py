@@ -210,7 +210,7 @@ def draw_lines(texts: Iterable[str], seed: int) -> list[str]:
 
 def load_subwords(kind: Literal["bpe", "unigram"], files: Mapping[str, bytes], where: str) -> SubwordTokenizer:
     """The tokeniser that `to_files` stored; a fault is a `CheckpointError` that names the file."""
-    place = f"{where}/{MODEL_FILE}"
+    place = f"{where}-{MODEL_FILE}"
     if not files.get(MODEL_FILE):
         raise CheckpointError(f"{place}: the file is missing or empty")
     try:

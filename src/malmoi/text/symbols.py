@@ -153,7 +153,7 @@ def format_symbols(symbols: Sequence[str]) -> bytes:
 
 def load_symbols(kind: Literal["characters", "words"], files: Mapping[str, bytes], where: str) -> SymbolTokenizer:
     """The tokeniser that `to_files` stored; a fault is a `CheckpointError` that names file and line."""
-    place = f"{where}/{SYMBOLS_FILE}"
+    place = f"{where}-{SYMBOLS_FILE}"
     if SYMBOLS_FILE not in files:
         raise CheckpointError(f"{place}: the file is missing")
     rows = files[SYMBOLS_FILE].rstrip().split(b"\n")

@@ -82,7 +82,10 @@ def train_tokenizer(
 
 
 def tokenizer_from_files(kind: TokenizerKind, files: Mapping[str, bytes], where: str) -> Tokenizer:
-    """The tokeniser that `to_files` gave; a fault is a `CheckpointError` that names `where`, file and line."""
+    """The tokeniser that `to_files` gave; a fault is a `CheckpointError` that names file and line.
+
+    `where` is what stands before the file's own name in its path, as `Tokenizers.save` wrote it: folder and side.
+    """
     match kind:
         case "bpe" | "unigram":
             return load_subwords(kind, files, where)

@@ -102,7 +102,7 @@ def model_made_elsewhere(**options: Any) -> dict[str, bytes]:
 
 
 def test_models_that_break_the_contract_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"there/pieces\.model: ids 0 and 1 must be"):
+    with pytest.raises(CheckpointError, match=r"there-pieces\.model: ids 0 and 1 must be"):
         load_subwords("unigram", model_made_elsewhere(unk_id=1, eos_id=0), "there")
     with pytest.raises(CheckpointError, match="a piece for each of the 256 bytes"):
         load_subwords("unigram", model_made_elsewhere(byte_fallback=False), "there")

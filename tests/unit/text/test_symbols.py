@@ -40,9 +40,9 @@ def test_files_that_were_changed_by_hand_are_refused_with_their_line() -> None:
         with pytest.raises(CheckpointError, match=fault):
             load_symbols("words", {"symbols.json": content}, "there")
 
-    refused(b'[\n"bano",\n\n"dori"\n]\n', r"there/symbols\.json:3: expected one symbol")
-    refused(b'[\n"bano",\n" ",\n"dori"\n]\n', r"there/symbols\.json:3: \" \" cannot be one of words")
-    refused(b'[\n"bano",\n"dori",\n"bano"\n]\n', r'there/symbols\.json:4: "bano" stands on line 2 already')
+    refused(b'[\n"bano",\n\n"dori"\n]\n', r"there-symbols\.json:3: expected one symbol")
+    refused(b'[\n"bano",\n" ",\n"dori"\n]\n', r"there-symbols\.json:3: \" \" cannot be one of words")
+    refused(b'[\n"bano",\n"dori",\n"bano"\n]\n', r'there-symbols\.json:4: "bano" stands on line 2 already')
     refused(b'[\n"bano",\n"",\n"dori"\n]\n', "symbols.json:3: ")
     refused(b'[\n"bano",\n7\n]\n', "symbols.json:3: ")
     refused(b'[\n"u\\u0308"\n]\n', "symbols.json:2: ")

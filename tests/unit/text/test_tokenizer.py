@@ -1,6 +1,7 @@
 """What every tokeniser promises: the round trip, control ids, any ids as text, files that come back."""
 
 import pickle
+import re
 import unicodedata
 from pathlib import Path
 
@@ -290,13 +291,24 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
     refused(manifest, good_manifest.replace(b'"size": 3', b'"size": 4'), "but the size is given as 4")
     refused(manifest, good_manifest.replace(b"pieces.model", b"../../etc/passwd"), "cannot be read")
     refused(manifest, good_manifest.replace(b'"unseen_source_ids": [', b'"unseen_source_ids": [9999,'), "fallback ids")
-    refused(model, good_model[: len(good_model) // 2], r"shared/pieces\.model")
+    refused(model, good_model[: len(good_model) // 2], r"shared-pieces\.model: not a")
     refused(model, b"", r"pieces\.model: the file is missing or empty")
     model.unlink()
     with pytest.raises(CheckpointError, match=r"shared-pieces\.model: cannot be read"):
         Tokenizers.load(tmp_path)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot be read"):
         Tokenizers.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("fault", ["", " ", "bano"])
+def test_a_blank_or_repeated_symbol_is_told_with_the_path_of_its_file(tmp_path: Path, fault: str) -> None:
+    """OpenNMT/OpenNMT-py#723 and #758, facebookresearch/fairseq#4660."""
+    config = TextConfig(source_tokenizer="words", target_tokenizer="characters", shared_vocabulary=False)
+    train_tokenizers(config, ["bano bano dori felu"], ["ak"], seed=1).save(tmp_path)
+    path = tmp_path / "source-symbols.json"
+    path.write_bytes(path.read_bytes().replace(b'"dori"', f'"{fault}"'.encode()))
+    with pytest.raises(CheckpointError, match=re.escape(f"{path}:3: ")):
+        Tokenizers.load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "words"])
