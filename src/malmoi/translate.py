@@ -262,7 +262,9 @@ class Translator:
             best = {one.text: one for one in reversed(translations)}
             translations = [one for one in translations if one is best[one.text]]
         first, *rest = translations[: config.n_best]
-        return replace(first, alternatives=tuple(rest))
+        maybe_note = maybe_too_few(1 + len(rest), config.n_best)
+        notes = first.notes if maybe_note is None else (*first.notes, maybe_note)
+        return replace(first, alternatives=tuple(rest), notes=notes)
 
     def build_one(self, hypothesis: Hypothesis, line: Prepared, config: DecodingConfig) -> Translation:
         """One hypothesis as text, with a note where it is not what was asked for."""
@@ -326,6 +328,13 @@ def replace_unknown(tokens: Sequence[str], hypothesis: Hypothesis, words: Sequen
         elif index != END_ID:
             result.append(token)
     return " ".join(result)
+
+
+def maybe_too_few(num_found: int, num_wanted: int) -> str | None:
+    """What to say of an n-best list that is shorter than it was to be."""
+    return (
+        None if num_found >= num_wanted else f"there are {num_found} translations, fewer than the {num_wanted} wanted"
+    )
 
 
 def maybe_iterate(wishes: Iterable[Any] | None) -> Iterator[Any] | None:

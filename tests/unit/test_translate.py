@@ -236,6 +236,20 @@ def test_bytes_of_an_emoji_become_the_emoji() -> None:
     assert texts_of(translator.translate(texts)) == texts
 
 
+def test_an_n_best_list_that_is_short_says_so() -> None:
+    """facebookresearch/fairseq#7 and #8, espnet/espnet#4981: there are no more outputs than the vocabulary allows."""
+    translator = copier("words", DecodingConfig(beam_size=50, n_best=50, max_length=1))
+    short, blank = translator.translate(["bano dori", ""])
+    texts = [short.text, *texts_of(short.alternatives)]
+    # One word of the vocabulary, or nothing at all.
+    assert len(set(texts)) == len(texts) == translator.tokenizers.target.size - 1
+    assert f"there are {len(texts)} translations, fewer than the 50 wanted" in short.notes
+    assert blank == Translation("")
+    (whole,) = translator.translate(["bano dori"], options={"n_best": 3})
+    assert len(whole.alternatives) == 2
+    assert not any("wanted" in note for note in whole.notes)
+
+
 def test_a_cut_run_of_bytes_gives_one_mark() -> None:
     """google/sentencepiece#906 and #852."""
     tokenizers = make_tokenizers("bytes")

@@ -13,9 +13,10 @@ from typing import Any, cast
 from malmoi.commands.results import write_json, write_line
 from malmoi.config import Device
 from malmoi.errors import ConfigError, DataError
+from malmoi.log import get_logger
 from malmoi.settings import parse_overrides
 from malmoi.text.lines import read_lines
-from malmoi.translate import WINDOW_LINES, Translation, Translator
+from malmoi.translate import WINDOW_LINES, Translation, Translator, maybe_too_few
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,21 @@ def run_translate(request: TranslateRequest) -> int:
         if request.as_json:
             write_json(as_object(number, translation), flush=flush)
         elif request.n_best is not None:
-            for one in (translation, *translation.alternatives):
-                write_line(f"{number}\t{'' if one.score is None else f'{one.score:.6f}'}\t{one.text}", flush=flush)
+            write_list(number, translation, request.n_best, flush=flush)
         else:
             write_line(translation.text, flush=flush)
     return 1 if num_failed else 0
+
+
+def write_list(number: int, translation: Translation, num_wanted: int, *, flush: bool) -> None:
+    """The n-best list of one line, best first; a list that is shorter than was asked for is told beside it."""
+    found = (translation, *translation.alternatives)
+    for one in found:
+        write_line(f"{number}\t{'' if one.score is None else f'{one.score:.6f}'}\t{one.text}", flush=flush)
+    maybe_note = maybe_too_few(len(found), num_wanted)
+    # A blank line, or one that was refused, has one output whatever was asked for.
+    if maybe_note is not None and translation.score is not None:
+        get_logger().warning("line %d: %s", number, maybe_note)
 
 
 def check_readable(path: str | Path | None) -> None:
