@@ -75,10 +75,10 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the run, its model and the report.")] = Path(
         "demo"
     ),
-    steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Stop after so many updates instead of minutes.")
-    ] = None,
-    minutes: Annotated[float, typer.Option(metavar="N", min=0.01, help="How long to train.")] = 4.2,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="How many updates to train.")] = 5000,
+    minutes: Annotated[
+        float, typer.Option(metavar="N", min=0.01, help="Stop training after so many minutes, on a slow machine.")
+    ] = 4.8,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,

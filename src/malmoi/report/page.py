@@ -18,7 +18,8 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .35rem .8rem .35rem 0;
   border-bottom: 1px solid var(--line); vertical-align: top; } th { color: var(--soft); font-weight: 600; }
-.right { color: var(--right); } .wrong { color: var(--wrong); } .soft { color: var(--soft); font-size: .9rem; overflow-wrap: anywhere; }
+.right { color: var(--right); } .wrong { color: var(--wrong); }
+.soft { color: var(--soft); font-size: .9rem; overflow-wrap: anywhere; }
 pre { background: var(--code); padding: .8rem; overflow-x: auto; border-radius: 6px; }
 svg { max-width: 100%; height: auto; }
 """
