@@ -75,7 +75,7 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the run, its model and the report.")] = Path(
         "demo"
     ),
-    steps: Annotated[int, typer.Option(metavar="N", min=1, help="How many updates to train.")] = 5000,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="How many updates to train.")] = 3600,
     minutes: Annotated[
         float, typer.Option(metavar="N", min=0.01, help="Stop training after so many minutes, on a slow machine.")
     ] = 4.8,
