@@ -12,11 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from malmoi.checkpoint import TEMPORARY
 from malmoi.config import RunConfig
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.settings import build_config, read_toml
 
-KNOWN = ("config.toml", "data", "tokenizer", "state", "checkpoints", "model", "log.txt")
+LOCK = ".lock"
+EARLY = (LOCK, "log.txt", "environment.json")
+"""What a start that ended before its `config.toml` leaves, beside temporary names."""
+MARKS = (LOCK, "environment.json", "data/ready.json")
+"""What tells a folder of malmoi with a `config.toml` from a folder of the user with one."""
 SPARE_BYTES = 200 * 2**20
 
 
@@ -71,12 +76,14 @@ def claim_folder(path: Path, option: str = "--out") -> RunFolder:
     """Make the folder, unless it is somebody else's, cannot be written or has no room."""
     if path.is_file():
         raise ConfigError(f"{option} {path}: this is a file; give the name of a folder")
-    if path.is_dir():
-        inside = [one.name for one in path.iterdir()]
-        if inside and not set(inside) & set(KNOWN):
-            raise ConfigError(f"{option} {path}: holds other files ({inside[0]}, ...); give the name of a new folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
+        maybe_stranger = find_stranger(path)
+        if maybe_stranger is not None:
+            raise ConfigError(
+                f"{option} {path}: holds other files ({maybe_stranger}, ...) and no complete run; "
+                "give the name of a new folder"
+            )
         with tempfile.TemporaryFile(dir=path):
             pass
         free = shutil.disk_usage(path).free
@@ -87,18 +94,29 @@ def claim_folder(path: Path, option: str = "--out") -> RunFolder:
     return RunFolder(path)
 
 
+def find_stranger(path: Path) -> str | None:
+    """A file by which a folder is seen not to be malmoi's, so that nobody's own `model` or `data` is overwritten."""
+    if (path / "config.toml").is_file() and any((path / mark).is_file() for mark in MARKS):
+        return None
+    inside = sorted(one.name for one in path.iterdir())
+    is_early = LOCK in inside
+    strange = [name for name in inside if not (is_early and (name in EARLY or name.startswith(TEMPORARY)))]
+    return strange[0] if strange else None
+
+
 @contextmanager
 def alone_in(folder: RunFolder) -> Generator[None]:
     """Hold the folder for as long as the `with` block lasts: two runs in one would overwrite each other.
 
-    The system lets go of it however the process ends. Windows has no such lock; there nothing is held.
+    The system lets go of it however the process ends. Windows has no such lock; there the file is a mark alone.
     """
     if sys.platform == "win32":
+        (folder.path / LOCK).touch()
         yield
         return
     import fcntl
 
-    with (folder.path / ".lock").open("ab") as file:
+    with (folder.path / LOCK).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -92,8 +92,16 @@ def scan_corpora(corpora: Corpora, config: RunConfig, *, quiet: bool) -> tuple[S
     sources = [source for source, keep in zip(found.sources, kept, strict=True) if keep]
     targets = [target for target, keep in zip(found.targets, kept, strict=True) if keep]
     if not sources:
-        raise DataError(f"{found.facts.num_pairs} pairs are too few to hold some out: give --valid")
+        raise too_few(found)
     return found._replace(sources=sources, targets=targets), share
+
+
+def too_few(found: Scan) -> DataError:
+    """Why nothing can be held out: a source is held out with all its pairs, so that what counts is different ones."""
+    num_pairs, num_different = found.facts.num_pairs, len(set(found.sources))
+    return DataError(
+        f"{num_pairs} pair(s) with {num_different} different source(s) are too few to hold some out: give --valid"
+    )
 
 
 def share_to_hold_out(found: Scan, config: RunConfig) -> float:
@@ -103,7 +111,7 @@ def share_to_hold_out(found: Scan, config: RunConfig) -> float:
     while len(sources) <= FEW_SOURCES and not any(held_out(one, config.training.seed, share) for one in sources):
         share *= 2
         if share > 0.5:
-            raise DataError(f"{found.facts.num_pairs} pairs are too few to hold some out: give --valid")
+            raise too_few(found)
     return share
 
 
@@ -234,7 +242,7 @@ def open_material(folder: RunFolder, data: Sequence[DataSource]) -> Material | N
         sides = [SideFacts(**ready["facts"][side]) for side in ("source", "target")]
         facts = Facts(ready["facts"]["num_pairs"], *sides)
         names = {part: [str(name) for name in ready[part]] for part in ("train", "valid")}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{place}: damaged ({error}); delete the folder and prepare the data again") from error
     weights = [source.weight for source in data] if len(data) == len(names["train"]) else [None] * len(names["train"])
     return checked(
@@ -284,5 +292,8 @@ def write_validation(path: Path, rows: Iterator[tuple[str, tuple[str, ...]]]) ->
 
 def read_validation(path: Path) -> Validation:
     """What `write_validation` wrote."""
-    rows = [cast(dict[str, Any], json.loads(line)) for line in read_lines(path)]
-    return Validation([row["source"] for row in rows], References.from_answers([row["targets"] for row in rows]))
+    try:
+        rows = [cast(dict[str, Any], json.loads(line)) for line in read_lines(path)]
+        return Validation([row["source"] for row in rows], References.from_answers([row["targets"] for row in rows]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); delete the folder and prepare the data again") from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from malmoi.checkpoint import load_model, write_atomically
 from malmoi.commands.finish import finish
@@ -23,7 +23,7 @@ from malmoi.commands.results import write_json, write_line
 from malmoi.commands.running import run_trainer
 from malmoi.config import RunConfig, StoredConfig
 from malmoi.device import choose_device, keep_freed_memory, set_threads
-from malmoi.errors import ConfigError
+from malmoi.errors import CheckpointError, ConfigError
 from malmoi.evaluation.evaluate import Report
 from malmoi.log import add_log_file, get_logger
 from malmoi.models.build import build_model
@@ -90,7 +90,8 @@ def train(request: TrainRequest, given: Given, *, quiet: bool) -> Trained:
         get_logger().info("%s with %s parameters", config.model.architecture, f"{num_parameters:,}")
         with progress_bar("training", 1.0, quiet=quiet) as bar:
             outcome = run_trainer(folder, config, material, maybe_network, bar)
-        write_atomically(folder.curves, learning_curves(read_metrics(folder.metrics)).encode())
+        if folder.metrics.exists():
+            write_atomically(folder.curves, learning_curves(read_metrics(folder.metrics)).encode())
         report = None
         if outcome.signal_number is None:
             report = finish_run(folder, config, material, outcome)
@@ -124,6 +125,8 @@ def resolve(
         config, material = from_store(store, given, stored, below)
         if started is not None:
             check_same_text(request.init, material.tokenizers, started.tokenizers)
+        # First of all that a run holds: by it the folder is known when the start is made again.
+        write_config(folder, config)
         material.tokenizers.save(folder.tokenizer)
     else:
         corpora = open_corpora(config.data, config.valid)
@@ -216,7 +219,12 @@ def note_start(folder: RunFolder, config: RunConfig) -> None:
     """One more entry in `environment.json`: when, how and on what the run was started."""
     starts: list[Any] = []
     if folder.environment.exists():
-        starts = cast(list[Any], json.loads(folder.environment.read_bytes())["starts"])
+        try:
+            starts = list(json.loads(folder.environment.read_bytes())["starts"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CheckpointError(
+                f"{folder.environment}: damaged ({error}); nothing depends on it: remove it to go on"
+            ) from None
     surroundings = describe_surroundings(choose_device(config.training.device))
     time = datetime.now(UTC).isoformat(timespec="seconds")
     starts.append({"time": time, "command": sys.argv[1:], "surroundings": surroundings})

@@ -116,8 +116,21 @@ def test_a_folder_is_claimed_only_where_a_run_can_live(tmp_path: Path) -> None:
         claim_folder(tmp_path / "file" / "below")
     run = claim_folder(tmp_path / "new" / "run")
     assert run.path.is_dir() and list(run.path.iterdir()) == []
+    with alone_in(run):
+        assert claim_folder(run.path) == run
     run.config.write_text("", encoding="utf-8")
     assert claim_folder(run.path) == run
+
+
+@pytest.mark.parametrize(
+    "name", ["data/mine", "tokenizer/mine", "model/mine", "log.txt", "metrics.jsonl", "config.toml"]
+)
+def test_a_folder_of_the_user_is_never_taken_for_a_run(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"precious")
+    with pytest.raises(ConfigError, match="holds other files"):
+        claim_folder(tmp_path)
 
 
 def test_two_processes_never_share_a_folder(tmp_path: Path) -> None:
@@ -130,6 +143,12 @@ def test_two_processes_never_share_a_folder(tmp_path: Path) -> None:
         pass
     with alone_in(RunFolder(tmp_path)):
         pass
+
+
+def test_one_source_that_occurs_often_is_told_apart_from_few_pairs(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\n" * 50, encoding="utf-8")
+    with pytest.raises(DataError, match=r"50 pair\(s\) with 1 different source"):
+        make(tmp_path, config_for(DataSource(pairs=str(tmp_path / "a.tsv"))))
 
 
 def test_ready_says_what_was_held_out(tmp_path: Path) -> None:
