@@ -5,7 +5,9 @@ work, 130 stopped by Ctrl-C. Faults of the user are one message on standard erro
 """
 
 import io
+import os
 import sys
+from pathlib import Path
 
 from malmoi.commands.main import app
 from malmoi.errors import ConfigError, MalmoiError
@@ -13,6 +15,7 @@ from malmoi.errors import ConfigError, MalmoiError
 
 def main() -> None:
     """Run one command and leave with its status."""
+    open_missing_streams()
     use_utf8_streams()
     try:
         app(prog_name="malmoi")
@@ -23,6 +26,16 @@ def main() -> None:
         # What no room foresaw, as a disk that fills up while results are written to it.
         sys.stderr.write(f"malmoi: {error.filename or 'standard output'}: {error.strerror or error}\n")
         sys.exit(1)
+
+
+def open_missing_streams() -> None:
+    """A standard stream that was closed before the start is empty, or swallows what is written to it.
+
+    Otherwise the next file that is opened would get its number, and what belongs to the stream would go into that file.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def use_utf8_streams() -> None:

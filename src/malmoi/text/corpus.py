@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 from malmoi.config import DataSource
 from malmoi.errors import ConfigError, DataError
 from malmoi.text.cmudict import PACKAGE_PREFIX, cmudict_file, parse_package, read_cmudict
-from malmoi.text.lines import one_line, read_lines
+from malmoi.text.lines import describe, one_line, read_lines
 
 COMPRESSED_SUFFIXES = (".gz", ".zst")
 PAIR_SUFFIXES = (".tsv", ".jsonl")
@@ -147,7 +147,7 @@ def open_standard_input(weight: float) -> Corpus:
     def pairs() -> Iterator[Pair]:
         # Naming the folder keeps it alive as long as someone can still ask for pairs.
         assert folder.name
-        return read_tsv(path)
+        return read_tsv(path, describe("-"))
 
     return Corpus("standard input", (path,), weight, pairs)
 
@@ -170,9 +170,9 @@ def read_two_files(source: Path, target: Path) -> Iterator[Pair]:
         yield Pair(maybe_source, maybe_target, number)
 
 
-def read_tsv(path: Path) -> Iterator[Pair]:
-    """Source, tab, target on each line; quotes are text like any other."""
-    for number, line in enumerate(read_lines(path), start=1):
+def read_tsv(path: Path, name: str | None = None) -> Iterator[Pair]:
+    """Source, tab, target on each line; quotes are text like any other. Messages call the file `name`."""
+    for number, line in enumerate(read_lines(path, name), start=1):
         columns = line.split("\t")
         if len(columns) == 2:
             yield Pair(columns[0], columns[1], number)

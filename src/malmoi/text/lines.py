@@ -42,16 +42,17 @@ class Decompressor(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
+def read_lines(path: str | Path, maybe_name: str | None = None) -> Iterator[str]:
     """The lines of a UTF-8 file, one after another; `-` is standard input.
 
     Whether the file is gzip or zstd is told by its first bytes, not by its name. One CR before an LF is dropped, any
-    other CR becomes a space, a byte-order mark at the start of any line is removed and told.
+    other CR becomes a space, a byte-order mark at the start of any line is removed and told. Messages name the path, or
+    `maybe_name` where that would say nothing to the user.
     Errors: `DataError` for a missing or unreadable file, a damaged or cut archive, bytes that are not UTF-8.
     """
-    name = describe(path)
+    name = maybe_name or describe(path)
     num_marks = first_mark = 0
-    for number, line in enumerate(split_lines(read_chunks(path)), start=1):
+    for number, line in enumerate(split_lines(read_chunks(path, name)), start=1):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -91,8 +92,8 @@ def describe(path: str | Path) -> str:
     return "standard input" if str(path) == "-" else str(path)
 
 
-def read_chunks(path: str | Path) -> Iterator[bytes]:
-    """The bytes of a file as they come, decompressed where the first bytes say so."""
+def read_chunks(path: str | Path, name: str) -> Iterator[bytes]:
+    """The bytes of a file, which messages call `name`, as they come; decompressed where the first bytes say so."""
     with open_bytes(path) as stream:
         chunk = stream.read1(CHUNK_BYTES)
         # A pipe may hand over a single byte; more is awaited only while that can still become a magic number.
@@ -103,10 +104,10 @@ def read_chunks(path: str | Path) -> Iterator[bytes]:
             chunk += more
         chunks = continue_chunks(chunk, stream)
         if chunk.startswith(GZIP_MAGIC):
-            yield from decompress(chunks, lambda: zlib.decompressobj(wbits=31), describe(path))
+            yield from decompress(chunks, lambda: zlib.decompressobj(wbits=31), name)
         elif chunk.startswith(ZSTD_MAGIC):
             decompressor = zstandard.ZstdDecompressor()
-            yield from decompress(chunks, decompressor.decompressobj, describe(path))
+            yield from decompress(chunks, decompressor.decompressobj, name)
         else:
             yield from chunks
 

@@ -136,6 +136,14 @@ def test_standard_input_can_be_read_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert not folder.exists()
 
 
+def test_faults_of_standard_input_do_not_name_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for data in (b"a\tb\n\xff\tb\n", b"\x1f\x8b\x08"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        corpus = open_corpus(DataSource(pairs="-"))
+        with pytest.raises(DataError, match=r"^standard input:"):
+            list(corpus.pairs())
+
+
 def test_names_that_say_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"must be \.tsv or \.jsonl"):
         open_corpus(DataSource(pairs=write(tmp_path, "a.csv", b"")))
