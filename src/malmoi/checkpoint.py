@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from malmoi.config import ModelConfig, StoredConfig
+from malmoi.config import Card, ModelConfig, StoredConfig
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.log import get_logger
 from malmoi.models.build import build_model
@@ -164,6 +165,7 @@ def load_model(path: Path, device: str | torch.device = "cpu", dtype: torch.dtyp
             f"not what {TOKENIZER_FOLDER}/ holds"
         )
     weights = load_weights(folder / WEIGHTS_FILE)
+    check_sizes(weights, config.model, folder)
     try:
         network = build_model(config.model, tokenizers.source.size, tokenizers.target.size)
     except ConfigError as error:
@@ -199,8 +201,11 @@ def find_model(path: Path) -> Path:
 
 def present(folder: Path) -> Path:
     """The folder, or the former one where a save was cut short between its renames; nothing is changed."""
+    # A folder without a name is `.` or the root, which no save replaces.
+    if folder.exists() or not folder.name:
+        return folder
     former = folder.with_name(f"{FORMER}{folder.name}")
-    if folder.exists() or not former.is_dir():
+    if not former.is_dir():
         return folder
     get_logger().warning("%s: a save was cut short; the former model is used", folder)
     return former
@@ -225,7 +230,7 @@ def parse_row(line: str) -> dict[str, Any]:
     """A line of `metrics.jsonl`; the last one may have been cut by a kill and says nothing then."""
     try:
         row = json.loads(line)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return {}
     return cast(dict[str, Any], row) if isinstance(row, dict) else {}
 
@@ -264,10 +269,15 @@ def load_card(path: Path) -> dict[str, Any]:
         card = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing; the model folder is not complete") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(card, dict):
         raise CheckpointError(f"{path}: must hold one JSON object")
+    try:
+        Card.model_validate(card)
+    except ValidationError as error:
+        places = "; ".join(".".join(map(str, fault["loc"])) + f": {fault['msg']}" for fault in error.errors()[:3])
+        raise CheckpointError(f"{path}: not a card that malmoi wrote ({places})") from None
     return cast(dict[str, Any], card)
 
 
@@ -282,6 +292,18 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path}: damaged or cut short ({error}); use a copy, or another checkpoint of the run"
         ) from error
+
+
+def check_sizes(weights: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> None:
+    """Refuse settings that speak of more than the weights hold, before memory is taken for it."""
+    largest = max((size for tensor in weights.values() for size in tensor.shape), default=0)
+    for name in ("width", "hidden", "feed_forward", "encoder_layers", "decoder_layers"):
+        value, most = getattr(config, name, 0), len(weights) if name.endswith("layers") else largest
+        if value > most:
+            raise CheckpointError(
+                f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE}, whose model.{name} is {value}: the weights are "
+                "of a smaller model"
+            )
 
 
 def check_weights(

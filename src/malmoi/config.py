@@ -21,12 +21,15 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
+Layers = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Table(BaseModel):
     """A table of settings: unknown keys are refused, values cannot change after the check."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class DataSource(Table):
@@ -51,7 +54,7 @@ class TextConfig(Table):
     tokenizer: TokenizerKind = "bpe"
     source_tokenizer: TokenizerKind | None = None
     target_tokenizer: TokenizerKind | None = None
-    vocabulary_size: Annotated[int, Field(ge=2)] = 8000
+    vocabulary_size: Annotated[int, Field(ge=2, le=10_000_000)] = 8000
     """Wanted size for `bpe` and `unigram` (lowered where the text is too small), a limit for `characters`, `words`."""
     shared_vocabulary: bool = True
     minimum_count: Count = 1
@@ -95,18 +98,18 @@ class TransformerConfig(Table):
     """The encoder-decoder of "Attention Is All You Need"; the defaults are its base model."""
 
     architecture: Literal["transformer"] = "transformer"
-    width: Count = 512
+    width: Width = 512
     heads: Count = 8
-    encoder_layers: Count = 6
-    decoder_layers: Count = 6
-    feed_forward: Count = 2048
+    encoder_layers: Layers = 6
+    decoder_layers: Layers = 6
+    feed_forward: Width = 2048
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.0
     activation_dropout: Probability = 0.0
     positions: Positions = "sinusoidal"
-    max_positions: Count = 1024
+    max_positions: Width = 1024
     """Rows of the table of `learned` positions: a longer sentence is refused. Others grow as needed."""
-    relative_distance: Count = 16
+    relative_distance: Width = 16
     """Clipping distance k of `relative` positions (Shaw et al., 2018)."""
     norm_place: NormPlace = "post"
     norm: NormKind = "layer"
@@ -131,12 +134,12 @@ class RnnConfig(Table):
     architecture: Literal["rnn"] = "rnn"
     cell: Cell = "gru"
     attention: RnnAttention = "additive"
-    width: Count = 256
+    width: Width = 256
     """Size of the embeddings."""
-    hidden: Count = 512
+    hidden: Width = 512
     """Size of the decoder's state; each direction of a bidirectional encoder has half of it."""
-    encoder_layers: Count = 1
-    decoder_layers: Count = 1
+    encoder_layers: Layers = 1
+    decoder_layers: Layers = 1
     bidirectional: bool = True
     dropout: Probability = 0.2
     tying: Tying = "all"
@@ -155,7 +158,7 @@ ModelConfig = Annotated[TransformerConfig | RnnConfig, Field(discriminator="arch
 class TrainingConfig(Table):
     """From logits to weights. Limits left out do not apply; training ends at the first that is reached."""
 
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Seed = 1
     device: Device = "auto"
     threads: Annotated[int, Field(ge=0)] = 0
     """Threads of the processor; 0 takes all."""
@@ -195,7 +198,7 @@ class TrainingConfig(Table):
     best_metric: Metric = "loss"
     patience: Annotated[int, Field(ge=0)] = 0
     """Validations without a better `best_metric` before training stops; 0 is never."""
-    validation_beam: Count = 1
+    validation_beam: Annotated[int, Field(ge=1, le=1000)] = 1
     validation_pairs: Annotated[int, Field(ge=0)] = 0
     """At most so many pairs are decoded in a validation; 0: all."""
     keep_last: Annotated[int, Field(ge=0)] = 1
@@ -244,7 +247,7 @@ class DecodingConfig(Table):
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Seed = 1
     replace_unknown: bool = False
     """An unknown word of a `words` model becomes the source word that attention points to."""
     merge_equal_texts: bool = False
@@ -296,3 +299,44 @@ class StoredConfig(Table):
     text: TextConfig
     model: ModelConfig
     decoding: DecodingConfig
+
+
+class CardTable(BaseModel):
+    """A part of `card.json` that malmoi reads: types must be right; whatever else stands there is left alone."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+
+class CardSentence(CardTable):
+    """A sentence by which a copy of a model proves itself."""
+
+    source: str
+    text: str
+    score: float | None = None
+
+
+class CardScore(CardTable):
+    """A score on validation text."""
+
+    label: str
+    value: float
+    signature: str
+    num_segments: int
+
+
+class CardData(CardTable):
+    """A corpus of training."""
+
+    description: str
+    pairs: int
+
+
+class Card(CardTable):
+    """`card.json` of a model folder."""
+
+    num_parameters: int = 0
+    steps: int = 0
+    max_source_tokens: int | None = None
+    sentences: list[CardSentence] = []
+    scores: list[CardScore] = []
+    data: list[CardData] = []

@@ -6,7 +6,7 @@ for it.
 
 import ctypes
 import platform
-from typing import assert_never
+from typing import assert_never, get_args
 
 import torch
 
@@ -16,9 +16,13 @@ from malmoi.errors import ConfigError
 # Parameters of glibc's mallopt (malloc.h).
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
+MOST_THREADS = 4096
+
 
 def choose_device(wanted: Device) -> torch.device:
     """The device to use; `auto` takes CUDA, then MPS, then the CPU. What is asked for by name must be there."""
+    if wanted not in get_args(Device):
+        raise ConfigError(f"device is {wanted!r}: must be one of {', '.join(get_args(Device))}")
     match wanted:
         case "auto":
             name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -45,6 +49,10 @@ def choose_device(wanted: Device) -> torch.device:
 
 def set_threads(count: int) -> int:
     """Let torch compute with `count` threads; 0 keeps its own choice, which heeds OMP_NUM_THREADS. Returns how many."""
+    if count > MOST_THREADS:
+        raise ConfigError(
+            f"threads is {count}, more than any processor has cores: at most {MOST_THREADS}, or 0 for all"
+        )
     if count:
         torch.set_num_threads(count)
     return torch.get_num_threads()

@@ -32,6 +32,8 @@ def read_toml(path: Path) -> Settings:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: not settings: brackets are nested too deep") from None
 
 
 def parse_overrides(words: Iterable[str]) -> Settings:
@@ -43,7 +45,7 @@ def parse_overrides(words: Iterable[str]) -> Settings:
             raise ConfigError(f"{word!r} is not a setting: write key=value, as in model.width=128")
         try:
             value: Any = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             value = text
         table = settings
         *parents, leaf = key.split(".")

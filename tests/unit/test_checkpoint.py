@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import resource
 import shutil
 import zipfile
@@ -172,9 +173,10 @@ def test_damaged_and_missing_files_are_named(tokenizers: Tokenizers, tmp_path: P
     (tmp_path / "m" / "card.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"card\.json"):
         load_model(tmp_path / "m")
-    (tmp_path / "m" / "card.json").write_text("[]")
-    with pytest.raises(CheckpointError, match=r"card\.json"):
-        load_model(tmp_path / "m")
+    for card in ("[]", "[" * 100_000, '{"max_source_tokens": "x"}', '{"sentences": [{}]}', '{"data": "x"}'):
+        (tmp_path / "m" / "card.json").write_text(card)
+        with pytest.raises(CheckpointError, match=r"card\.json"):
+            load_model(tmp_path / "m")
     for name in ("card.json", "config.toml", "tokenizer/tokenizer.json", "model.safetensors"):
         copy = tmp_path / "copy"
         shutil.rmtree(copy, ignore_errors=True)
@@ -184,6 +186,8 @@ def test_damaged_and_missing_files_are_named(tokenizers: Tokenizers, tmp_path: P
             load_model(copy)
     with pytest.raises(CheckpointError, match="no such model"):
         load_model(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="holds neither"):
+        find_model(Path("/"))
     with pytest.raises(CheckpointError, match="this is a file"):
         load_model(tmp_path / "m" / "card.json")
 
@@ -217,6 +221,12 @@ def test_what_does_not_fit_is_refused(tokenizers: Tokenizers, tmp_path: Path) ->
     (folder / "config.toml").write_text(text.replace("width = 8", "widht = 8"))
     with pytest.raises(CheckpointError, match="widht"):
         load_model(folder)
+    # Sizes that no memory holds are refused before any is taken.
+    for settings in ("width = 800000", "encoder_layers = 1000", "feed_forward = 1000000"):
+        key = settings.split()[0]
+        (folder / "config.toml").write_text(re.sub(rf"(?m)^{key} = .*$", settings, text))
+        with pytest.raises(CheckpointError, match=f"{key} is"):
+            load_model(folder)
 
 
 class Canary:
@@ -296,8 +306,9 @@ def test_an_average_of_ones_twos_and_threes_is_two(tying: str, tokenizers: Token
     model = SMALL.model_copy(update={"tying": tying})
     config, network = make(tokenizers, model)
     folders = [tmp_path / name for name in ("one", "two", "three")]
+    data = [{"description": "d", "pairs": 1}]
     for value, folder in enumerate(folders, start=1):
-        save_model(folder, config, constant(network, value), tokenizers, {"scores": [value], "data": ["d"]})
+        save_model(folder, config, constant(network, value), tokenizers, {"scores": [], "data": data})
     before = [(folder / "model.safetensors").read_bytes() for folder in folders]
     average_models(folders, tmp_path / "mean")
     first = (tmp_path / "mean" / "model.safetensors").read_bytes()
@@ -305,7 +316,7 @@ def test_an_average_of_ones_twos_and_threes_is_two(tying: str, tokenizers: Token
     assert all(bool((tensor == 2.0).all()) for tensor in mean.network.state_dict().values())
     assert (mean.network.source_embedding is mean.network.target_embedding) == (tying == "all")
     assert mean.card["averaged"] == ["one", "two", "three"]
-    assert mean.card["data"] == ["d"] and "scores" not in mean.card
+    assert mean.card["data"] == data and "scores" not in mean.card
     average_models(folders, tmp_path / "mean")
     assert (tmp_path / "mean" / "model.safetensors").read_bytes() == first
     assert [(folder / "model.safetensors").read_bytes() for folder in folders] == before

@@ -91,6 +91,12 @@ def test_all_faults_are_told_at_once_with_place_and_nearest_name() -> None:
         ({"model": {"architecture": "rnn", "hidden": 5}}, "must be even"),
         ({"training": {"max_steps": 0}}, "max_steps"),
         ({"training": {"max_steps": "many"}}, "max_steps"),
+        ({"training": {"lr": float("inf")}}, "finite number"),
+        ({"decoding": {"max_length_ratio": float("inf")}}, "finite number"),
+        ({"training": {"seed": 2**63}}, "seed"),
+        ({"training": {"validation_beam": 1001}}, "validation_beam"),
+        ({"text": {"vocabulary_size": 10**23}}, "vocabulary_size"),
+        ({"model": {"encoder_layers": 10**8}}, "encoder_layers"),
         ({"model": 3}, "model"),
     ],
 )

@@ -66,13 +66,13 @@ class Panel:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Rows of a `metrics.jsonl`; a `DataError` names the line that is not a JSON object."""
     rows: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error.msg})") from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}, line {number}: not JSON ({error})") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: not a JSON object")
         rows.append(cast(dict[str, Any], row))

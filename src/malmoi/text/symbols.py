@@ -140,6 +140,8 @@ def train_symbols(
     frequent = [symbol for symbol, count in counts.items() if count >= minimum_count]
     if not frequent:
         raise DataError(f"none of {len(counts):,} {kind} occurs {minimum_count} times: lower text.minimum_count")
+    if vocabulary_size <= NUM_CONTROLS:
+        raise DataError(f"text.vocabulary_size = {vocabulary_size} has room for <unk> and </s> alone: raise it")
     symbols = sorted(frequent, key=lambda symbol: (-counts[symbol], symbol))[: vocabulary_size - NUM_CONTROLS]
     if len(symbols) < len(counts):
         get_logger().info(f"vocabulary: {len(symbols):,} of {len(counts):,} {kind}; the rarer ones become unknown")
@@ -172,7 +174,7 @@ def read_symbol(kind: Literal["characters", "words"], row: bytes, where: str) ->
     """The symbol on one line of the file."""
     try:
         symbol: Any = json.loads(row.strip().removesuffix(b","))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CheckpointError(f"{where}: expected one symbol in quotes") from None
     # A symbol is right exactly if cutting it gives it back: neither blank, nor cut in two, nor changed by NFC.
     if not isinstance(symbol, str) or list(cut(kind, symbol)) != [symbol]:

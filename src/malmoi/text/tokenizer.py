@@ -182,7 +182,7 @@ def read_manifest(place: Path) -> Mapping[str, Any]:
         manifest: Any = json.loads(place.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{place}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{place}: not valid JSON ({error})") from None
     if not isinstance(manifest, dict) or cast(dict[str, Any], manifest).get("format") != FORMAT:
         raise CheckpointError(f"{place}: not a tokeniser of this version (format {FORMAT})")

@@ -75,10 +75,10 @@ class MetricsFile:
         for number, line in enumerate(self.path.read_bytes().split(b"\n"), start=1):
             try:
                 row = json.loads(line) if line else None
-            except ValueError:
+            except (ValueError, RecursionError):
                 get_logger().warning("%s, line %d: not a complete row, dropped", self.path, number)
                 continue
-            if isinstance(row, dict) and "step" in row:
+            if isinstance(row, dict) and isinstance(cast(Row, row).get("step"), int):
                 rows.append(cast(Row, row))
         return rows
 

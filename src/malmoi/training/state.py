@@ -206,7 +206,7 @@ def read_numbers(folder: Path) -> SavedNumbers:
         run = TypeAdapter(RunState).validate_python(numbers["run"])
         surroundings, training = dict(numbers["surroundings"]), dict(numbers["training"])
         size, digest = int(numbers["tensors"]["size"]), str(numbers["tensors"]["blake2b"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged or incomplete ({describe(error)})") from error
     return SavedNumbers(folder, run, surroundings, training, size, digest)
 

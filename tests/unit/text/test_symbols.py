@@ -68,3 +68,8 @@ def test_bytes() -> None:
     assert tokenizer.encode("é a") == [0xC3 + 2, 0xA9 + 2, 0x20 + 2, 0x61 + 2]
     assert tokenizer.pieces(tokenizer.encode("é a")) == ["<0xC3>", "<0xA9>", "▁", "a"]
     assert tokenizer.forbidden_ids() == (0, 2, 12, 15)
+
+
+def test_a_vocabulary_without_room_for_a_symbol_is_refused() -> None:
+    with pytest.raises(DataError, match="raise it"):
+        train_symbols("words", ["a b"], vocabulary_size=2, minimum_count=1)

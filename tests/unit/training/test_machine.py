@@ -37,6 +37,8 @@ def test_threads() -> None:
     try:
         assert set_threads(2) == 2
         assert set_threads(0) == 2
+        with pytest.raises(ConfigError, match="at most 4096"):
+            set_threads(10**20)
         assert describe_surroundings(CPU)["threads"] == "2"
     finally:
         torch.set_num_threads(before)
