@@ -70,9 +70,8 @@ def finish(
 def measured(name: str, path: Path, config: RunConfig, validation: Validation, material: Material) -> Candidate:
     """Load a model and evaluate it with the search that it will have."""
     model = load_model(path)
-    translator = Translator(
-        ModelScorer(model.network.eval()), material.tokenizers, config.decoding, longest_source(material)
-    )
+    # Without the longest source of training, so that long lines of validation are not told one by one.
+    translator = Translator(ModelScorer(model.network.eval()), material.tokenizers, config.decoding)
     metrics: tuple[Metric, ...] = ("loss", *(metric for metric in config.training.metrics if metric != "loss"))
     report = evaluate_model(translator, validation.sources, validation.references, metrics=metrics, system=name)
     return Candidate(name, model, translator, report)

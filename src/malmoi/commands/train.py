@@ -26,11 +26,12 @@ from malmoi.device import choose_device, keep_freed_memory, set_threads
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.evaluation.evaluate import Report
 from malmoi.log import add_log_file, get_logger
-from malmoi.models.build import build_model
+from malmoi.models.build import build_model, count_parameters
 from malmoi.models.interface import Seq2Seq
 from malmoi.report.curves import learning_curves, read_metrics
 from malmoi.settings import Settings, to_toml
 from malmoi.text.tokenizer import Tokenizers
+from malmoi.training.memory import free_memory
 from malmoi.training.outcome import Outcome
 from malmoi.training.surroundings import describe_surroundings
 
@@ -109,6 +110,8 @@ def resolve(
         store = maybe_store(config)
         material = open_material(store or folder, config.data)
         if material is not None:
+            if request.init is not None:
+                get_logger().info("--init was for the start of this run; it goes on from its own state")
             write_config(folder, config)
             return config, material, None
     else:
@@ -154,8 +157,21 @@ def check_machine(config: RunConfig) -> None:
     choose_device(config.training.device)
     set_threads(config.training.threads)
     keep_freed_memory()
+    check_room(config)
     if config.training.tensorboard and find_spec("tensorboardX") is None:
         raise ConfigError("training.tensorboard needs tensorboardX: pip install 'malmoi[tensorboard]'")
+
+
+def check_room(config: RunConfig) -> None:
+    """A model whose weights, gradients and two moments are more than the memory that is free is refused."""
+    size = config.text.vocabulary_size
+    num_parameters = count_parameters(config.model, size, size)
+    needed, maybe_free = 16 * num_parameters, free_memory()
+    if config.training.device in ("auto", "cpu") and maybe_free is not None and needed > maybe_free:
+        raise ConfigError(
+            f"a model of {num_parameters:,} parameters needs {needed / 2**30:,.0f} GiB to be trained, but "
+            f"{maybe_free / 2**30:,.0f} GiB are free: lower model.width, the layers or text.vocabulary_size"
+        )
 
 
 def maybe_store(config: RunConfig) -> RunFolder | None:

@@ -77,10 +77,12 @@ def write_list(number: int, translation: Translation, num_wanted: int, *, flush:
 
 def check_readable(path: str | Path | None) -> None:
     """Refuse a file that is not there before the model is read."""
-    if path is not None and str(path) != "-" and not Path(path).is_file() and not Path(path).is_fifo():
-        raise DataError(
-            f"{path}: " + ("this is a folder, not a file of text" if Path(path).is_dir() else "no such file")
-        )
+    if path is None or str(path) == "-":
+        return
+    if not Path(path).exists():
+        raise DataError(f"{path}: no such file")
+    if Path(path).is_dir():
+        raise DataError(f"{path}: this is a folder, not a file of text")
 
 
 def decoding_options(settings: Sequence[str], beam: int | None, n_best: int | None = None) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def search(
     """
     check_settings(config, requests)
     for index, request in enumerate(requests, start=first_index):
-        check_request(request, index, scorer, forbidden_ids)
+        check_request(request, index, scorer, config, forbidden_ids)
     batch = SearchBatch(scorer, config, forbidden_ids, keep_attention=keep_attention)
     order = sorted(range(len(requests)), key=lambda number: (-len(requests[number].source), number))
     answers: dict[int, list[Hypothesis]] = {}
@@ -57,9 +57,15 @@ def check_settings(config: DecodingConfig, requests: Sequence[Request]) -> None:
         raise ConfigError("constraints and diverse groups share out the same beam: set diverse_groups = 1")
 
 
-def check_request(request: Request, index: int, scorer: Scorer, forbidden_ids: Sequence[int]) -> None:
+def check_request(
+    request: Request, index: int, scorer: Scorer, config: DecodingConfig, forbidden_ids: Sequence[int]
+) -> None:
     """Refuse a prefix or a phrase that can never come out."""
     check_ids(request.prefix, f"sentence {index + 1}: forced prefix", scorer, forbidden_ids)
+    if len(request.prefix) > config.max_length:
+        raise DataError(
+            f"sentence {index + 1}: forced prefix of {len(request.prefix)} tokens, above max_length {config.max_length}"
+        )
     if scorer.max_steps is not None and len(request.prefix) > scorer.max_steps:
         raise DataError(
             f"sentence {index + 1}: forced prefix of {len(request.prefix)} tokens, but the model can make "

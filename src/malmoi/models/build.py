@@ -29,21 +29,32 @@ def build_model(
     Sizes count the ids of the tokenisers, without the extra last row (`<s>`, padding) that each embedding gets.
     `ConfigError` where one embedding is to serve vocabularies of different sizes.
     """
-    bits = RandomBits(seed)
     # Layers fill themselves from torch's global generator when they are made; `initialize` then overwrites that.
     with torch.random.fork_rng(devices=[]):
-        match config:
-            case TransformerConfig():
-                model: Seq2Seq = Transformer(
-                    config, plan_positions(config), source_vocabulary_size, target_vocabulary_size, bits
-                )
-            case RnnConfig():
-                model = Rnn(config, source_vocabulary_size, target_vocabulary_size, bits)
-            case _:
-                assert_never(config)
+        model = construct(config, source_vocabulary_size, target_vocabulary_size, RandomBits(seed))
     with torch.no_grad():
         initialize(model, torch.Generator().manual_seed(seed))
     return model
+
+
+def construct(
+    config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int, bits: RandomBits
+) -> Seq2Seq:
+    """The modules of a model, with whatever start values their layers take by themselves."""
+    match config:
+        case TransformerConfig():
+            return Transformer(config, plan_positions(config), source_vocabulary_size, target_vocabulary_size, bits)
+        case RnnConfig():
+            return Rnn(config, source_vocabulary_size, target_vocabulary_size, bits)
+        case _:
+            assert_never(config)
+
+
+def count_parameters(config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int) -> int:
+    """How many parameters such a model has; takes no memory for them."""
+    with torch.device("meta"):
+        model = construct(config, source_vocabulary_size, target_vocabulary_size, RandomBits())
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def plan_positions(config: TransformerConfig) -> PositionPlan:

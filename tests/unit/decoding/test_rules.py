@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from malmoi.config import DecodingConfig
 from malmoi.decoding.interface import IMPOSSIBLE, Request
 from malmoi.decoding.rules import NO_IDS, ForbiddenIds, ForcedPrefix, Limits, MinimumLength, NoRepeat
+from malmoi.decoding.search import check_request
+from malmoi.errors import DataError
+from reference.exhaustive import TableScorer
 
 END = 1
 
@@ -28,8 +31,8 @@ def test_limits_follow_the_sentence_itself() -> None:
     assert limits(10, min_length_ratio=0.45) == (5, 40)
     assert limits(10, min_length=3) == (3, 40)
     assert limits(0, max_length_extra=0) == (0, 0)
-    assert limits(0, max_length_ratio=math.inf, min_length_ratio=math.inf, max_length_extra=3) == (0, 3)
-    assert limits(2, max_length_ratio=math.inf) == (0, 1000)
+    assert limits(0, max_length_ratio=1e308, min_length_ratio=1e308, max_length_extra=3) == (0, 3)
+    assert limits(2, max_length_ratio=1e308) == (0, 1000)
 
 
 def test_a_minimum_lifts_the_relative_maximum_but_not_the_absolute_one() -> None:
@@ -120,3 +123,11 @@ def test_minimum_above_maximum_is_refused() -> None:
     """espnet/espnet#5580."""
     with pytest.raises(ValueError, match="min_length 5 is above max_length 4"):
         DecodingConfig(min_length=5, max_length=4)
+
+
+def test_a_prefix_above_the_longest_output_is_refused() -> None:
+    config = DecodingConfig(max_length=3)
+    scorer = TableScorer(lambda source, prefix: np.log([0.2] * 5), 5)
+    check_request(Request((END,), (2, 3, 4)), 0, scorer, config, ())
+    with pytest.raises(DataError, match="prefix of 4 tokens, above max_length 3"):
+        check_request(Request((END,), (2, 3, 4, 2)), 0, scorer, config, ())

@@ -40,7 +40,8 @@ def labels(svg: str) -> list[tuple[float, float, float]]:
 def test_shows_each_curve_with_its_unit_and_name() -> None:
     svg = learning_curves(ROWS)
     texts = [element.text for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-    for expected in ("negative log-likelihood per token, nats", "BLEU", "learning rate", "step (update of the weights)"):
+    axis = "step (update of the weights)"
+    for expected in ("negative log-likelihood per token, nats", "BLEU", "learning rate", axis):
         assert expected in texts
     assert any(str(text).startswith("training ") for text in texts)
     assert any(str(text).startswith("validation ") for text in texts)
