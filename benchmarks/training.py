@@ -4,11 +4,12 @@
     python benchmarks/training.py --store runs/multi30k --out benchmarks/results/training-speed.md
 
 Both train the 4+4 layer, 128-wide Transformer (4 heads, feed-forward 256, dropout 0.3, label smoothing 0.1, one shared
-embedding, Adam) in fp32. The plain loop is what one writes first: fused Adam, cross-entropy on whole logits, no
-padding to care for. It gets 256 x 16 tokens without padding, and the same padded batches as malmoi with key-padding
-masks. malmoi gets both as well. With `--store` (a run or prepared folder) the padded batches are real ones; without it
-their lengths are drawn. A figure is the median over the rounds of target tokens per second of whole updates, real
-tokens only. Dropout that acts on attention weights in the plain loop is switched off there, so that both do the same.
+embedding, Adam) in fp32. The plain loop is what one writes first: fused Adam, cross-entropy on whole logits. Both get
+256 x 16 tokens without padding, and the same padded batches, the plain loop with key-padding masks. With `--store` (a
+run or prepared folder) the padded batches are real ones; without it their lengths are drawn. Each has a process of its
+own, since malmoi also tells the C library to keep freed memory; they take turns. A figure is the median over the rounds
+of target tokens per second of whole updates, real tokens only. Dropout that acts on attention weights in the plain loop
+is switched off there, so that both do the same.
 """
 
 import argparse
@@ -18,8 +19,10 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from torch import Tensor, nn
 from malmoi.config import TrainingConfig, TransformerConfig
 from malmoi.data.batch import Batch, BatchMaker, batch_of_rows
 from malmoi.data.batching import BatchPlan
+from malmoi.data.store import Store
 from malmoi.device import keep_freed_memory
 from malmoi.models.build import build_model
 from malmoi.models.positions import sines_and_cosines
@@ -40,6 +44,8 @@ from malmoi.training.step import Updater
 
 WIDTH, HEADS, LAYERS, FEED_FORWARD, DROPOUT, SMOOTHING = 128, 4, 4, 256, 0.3, 0.1
 BATCH_TOKENS = 4096
+LABELS = {"plain": "plain loop", "malmoi": "malmoi"}
+KINDS = {"full": "256 x 16 without padding", "padded": "padded batches"}
 Step = Callable[[Batch], None]
 
 
@@ -56,7 +62,7 @@ class Plain(nn.Module):
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
         self.dropout = nn.Dropout(DROPOUT)
-        self.register_buffer("positions", sines_and_cosines(512, WIDTH))
+        self.register_buffer("positions", sines_and_cosines(512, WIDTH).float())
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.dropout(self.embedding(ids) * WIDTH**0.5 + self.positions[: ids.size(1)])
@@ -143,28 +149,78 @@ def drawn_batches(count: int, num_ids: int) -> list[Batch]:
     return batches
 
 
-def real_batches(folder: Path, count: int) -> tuple[list[Batch], int]:
-    """Batches of a run's own training store, and the size of its vocabulary."""
-    from malmoi.data.store import Store
-
+def real_batches(folder: Path, count: int) -> list[Batch]:
+    """Batches of a run's own training store."""
     tokenizers = Tokenizers.load(folder / "tokenizer")
     stores = [Store.open(path) for path in sorted((folder / "data" / "train").iterdir())]
     epoch = BatchPlan(stores, BATCH_TOKENS, 1).epoch(0)
     make = BatchMaker(stores, tokenizers, 1)
-    return [make(epoch[number], 0, number) for number in range(count)], tokenizers.target.size
+    return [make(epoch[number], 0, number) for number in range(count)]
 
 
-def measure(steps: dict[str, tuple[Step, Sequence[Batch]]], rounds: int) -> dict[str, list[float]]:
+class Contestant:
+    """A process that makes updates when it is told to."""
+
+    def __init__(self, name: str, arguments: argparse.Namespace) -> None:
+        words = [sys.executable, __file__, "--serve", name, "--batches", str(arguments.batches)]
+        words += ["--threads", str(arguments.threads), "--vocabulary", str(arguments.vocabulary)]
+        words += ["--store", str(arguments.store)] if arguments.store else []
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, kind: str) -> float:
+        """Target tokens per second of one round on `full` or `padded` batches."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(kind + "\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve(name: str, arguments: argparse.Namespace) -> None:
+    """One contestant's side: a round for each line of standard input."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    if name == "malmoi":
+        keep_freed_memory()
+    torch.manual_seed(1)
+    batches = make_batches(arguments)
+    num_ids = vocabulary_size(arguments)
+    step = plain_step(num_ids) if name == "plain" else our_step(num_ids)
+    for line in sys.stdin:
+        began = time.perf_counter()
+        for batch in batches[line.strip()]:
+            step(batch)
+        seconds = time.perf_counter() - began
+        print(sum(batch.num_target_tokens for batch in batches[line.strip()]) / seconds, flush=True)
+
+
+def vocabulary_size(arguments: argparse.Namespace) -> int:
+    return Tokenizers.load(arguments.store / "tokenizer").target.size if arguments.store else arguments.vocabulary
+
+
+def make_batches(arguments: argparse.Namespace) -> dict[str, list[Batch]]:
+    """The same batches in every process."""
+    num_ids, count = vocabulary_size(arguments), arguments.batches
+    padded = real_batches(arguments.store, count) if arguments.store else drawn_batches(count, num_ids)
+    return {"full": full_batches(count, num_ids), "padded": padded}
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, list[float]]:
     """Target tokens per second of each, in turn; the first round warms up and is not counted."""
-    found: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(rounds + 1):
-        for name, (step, batches) in steps.items():
-            began = time.perf_counter()
-            for batch in batches:
-                step(batch)
-            seconds = time.perf_counter() - began
-            if number:
-                found[name].append(sum(batch.num_target_tokens for batch in batches) / seconds)
+    contestants = {name: Contestant(name, arguments) for name in ("plain", "malmoi")}
+    found: dict[str, list[float]] = {f"{LABELS[name]}, {KINDS[kind]}": [] for kind in KINDS for name in contestants}
+    for number in range(arguments.rounds + 1):
+        for kind in KINDS:
+            for name, contestant in contestants.items():
+                speed = contestant.run(kind)
+                if number:
+                    found[f"{LABELS[name]}, {KINDS[kind]}"].append(speed)
+    for contestant in contestants.values():
+        contestant.close()
     return found
 
 
@@ -177,30 +233,13 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=10_000, help="ids, where there is no store")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
+    parser.add_argument("--serve", choices=("plain", "malmoi"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    keep_freed_memory()
-    torch.manual_seed(1)
-    num_ids = arguments.vocabulary
-    if arguments.store:
-        padded, num_ids = real_batches(arguments.store, arguments.batches)
-    else:
-        padded = drawn_batches(arguments.batches, num_ids)
-    full = full_batches(arguments.batches, num_ids)
-    plain, ours = plain_step(num_ids), our_step(num_ids)
-    figures = measure(
-        {
-            "plain loop, 256 x 16 without padding": (plain, full),
-            "malmoi, 256 x 16 without padding": (ours, full),
-            "plain loop, padded batches": (plain, padded),
-            "malmoi, padded batches": (ours, padded),
-        },
-        arguments.rounds,
-    )
-    report = make_report(figures, arguments, num_ids)
-    text = json.dumps(report, indent=1) if arguments.json else as_table(report)
-    print(text)
+    if arguments.serve:
+        serve(arguments.serve, arguments)
+        return
+    report = make_report(measure(arguments), arguments, vocabulary_size(arguments))
+    print(json.dumps(report, indent=1) if arguments.json else as_table(report))
     if arguments.out:
         arguments.out.write_text(as_table(report), encoding="utf-8")
 
