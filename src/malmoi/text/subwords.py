@@ -9,6 +9,7 @@ import io
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import sentencepiece
@@ -27,6 +28,7 @@ from malmoi.text.ids import (
     forbidden_ids,
 )
 from malmoi.text.lines import normalize, one_line
+from malmoi.text.sampling import Pieces, SubwordSampler
 
 MODEL_FILE = "pieces.model"
 MAX_LINE_BYTES = 20_000
@@ -83,14 +85,23 @@ class SubwordTokenizer:
     def encode_sampled(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
         """Ids of many texts, cut by chance; the same for the same arguments.
 
-        `alpha` is the chance that BPE leaves out a merge (Provilkov et al., 2020), or how much flatter than the model
-        the draws of unigram are (Kudo, 2018). Not to be called from two threads at once.
+        `alpha` is the chance that BPE leaves out a merge (Provilkov et al., 2020), or the power that unigram raises its
+        probabilities to (Kudo, 2018): at 0 all ways of cutting a word are equally likely, at 1 as the model has them.
         """
-        # The library keeps one generator for the process, so that it is set anew for each batch.
-        sentencepiece.set_random_generator_seed(seed % 2**32)
-        return self._processor.encode(
-            prepare_batch(texts), enable_sampling=True, alpha=alpha, nbest_size=-1, num_threads=1
-        )
+        return self._sampler.sample(prepare_batch(texts), alpha, seed)
+
+    @cached_property
+    def _sampler(self) -> SubwordSampler:
+        processor = self._processor
+        ids = {
+            piece: index
+            for index, piece in enumerate(self._pieces)
+            if not (processor.is_byte(index) or processor.is_control(index) or processor.is_unknown(index))
+        }
+        scores = {piece: float(processor.get_score(index)) for piece, index in ids.items()}
+        byte_ids = {content: index for index, content in self._bytes.items()}
+        pieces = Pieces(ids, scores, [byte_ids[bytes([byte])] for byte in range(256)])
+        return SubwordSampler("bpe" if self.kind == "bpe" else "unigram", pieces)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of any ids; a run of bytes that spells no character gives one U+FFFD."""
