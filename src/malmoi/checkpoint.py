@@ -121,7 +121,8 @@ def recover(folder: Path) -> None:
 def flush(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        # Windows flushes only what is open for writing.
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     except PermissionError:
         # Windows does not open folders; renames there are journalled.
         if path.is_dir():

@@ -204,7 +204,8 @@ class TrainingConfig(Table):
     keep_last: Annotated[int, Field(ge=0)] = 1
     keep_best: Annotated[int, Field(ge=0)] = 1
     average: Annotated[int, Field(ge=0)] = 0
-    """The finished model is the mean of so many last checkpoints; 0 or 1: the best one alone."""
+    """The finished model is the mean of so many last checkpoints, where it does better on validation than the best one;
+    0 or 1: the best one."""
     tensorboard: bool = False
 
     @model_validator(mode="after")
@@ -213,6 +214,8 @@ class TrainingConfig(Table):
             raise ValueError(f"best_metric is {self.best_metric}, which is not among metrics {list(self.metrics)}")
         if self.average > 1 and self.keep_last < self.average:
             raise ValueError(f"average = {self.average} needs keep_last = {self.average} or more, not {self.keep_last}")
+        if not self.keep_last and not self.keep_best:
+            raise ValueError("keep_last and keep_best are both 0, so no checkpoint would be left to be the model")
         if self.schedule == "cosine" and self.max_steps is None:
             raise ValueError("the cosine schedule ends at max_steps: set max_steps")
         if self.schedule == "paper" and self.lr is None and self.warmup_steps == 0:
@@ -281,6 +284,16 @@ class RunConfig(Table):
     model: ModelConfig = TransformerConfig()
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
+
+    @model_validator(mode="after")
+    def check_positions(self) -> Self:
+        model, longest = self.model, self.cleaning.max_tokens
+        if isinstance(model, TransformerConfig) and model.positions == "learned" and model.max_positions < longest:
+            raise ValueError(
+                f"learned positions reach to {model.max_positions}, but training pairs may have {longest} tokens: "
+                "raise model.max_positions or lower cleaning.max_tokens"
+            )
+        return self
 
     @model_validator(mode="after")
     def check_tying(self) -> Self:

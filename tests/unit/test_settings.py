@@ -151,3 +151,15 @@ def test_a_table_cannot_be_changed() -> None:
     config = build_config({})
     with pytest.raises(ValueError, match="frozen"):
         config.valid_pairs = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_run_that_could_leave_no_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="keep_last and keep_best are both 0"):
+        build_config({"training": {"keep_last": 0, "keep_best": 0}})
+
+
+def test_learned_positions_must_reach_as_far_as_training_pairs() -> None:
+    settings = {"model": {"positions": "learned", "max_positions": 64}, "cleaning": {"max_tokens": 65}}
+    with pytest.raises(ConfigError, match="learned positions reach to 64"):
+        build_config(settings)
+    assert build_config({**settings, "cleaning": {"max_tokens": 64}}).cleaning.max_tokens == 64

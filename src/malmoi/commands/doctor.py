@@ -129,7 +129,7 @@ def check_compiler() -> tuple[str, str]:
     found = next((path for name in COMPILERS if (path := shutil.which(name))), None)
     if found:
         return found, ""
-    return "none", "not needed; with a C++ compiler the loss is compiled and training is somewhat faster"
+    return "none", "not needed: nothing is compiled"
 
 
 def check_extras() -> tuple[str, str]:

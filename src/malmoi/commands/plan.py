@@ -22,7 +22,7 @@ from malmoi.text.corpus import sources_from_words
 SETTING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*=")
 
 MAY_CHANGE = re.compile(
-    r"decoding\.|training\.(max_|patience|log_every|validate_every|save_every|keep_|average$|threads|device|tensorboard"
+    r"decoding\.|training\.(max_|patience|log_every|validate_every|save_every|keep_|average:|threads|device|tensorboard"
     r"|micro_batch_tokens|fit_memory|validation_)"
 )
 """What a run that goes on may change; anything else would make it another run."""
@@ -122,6 +122,8 @@ def continued(stored: RunConfig, given: Given, where: Path) -> RunConfig:
         )
     for change in changes:
         get_logger().info("changed since the run was started: %s", change)
+        if change.startswith("training.max_steps:") and config.training.schedule == "cosine":
+            get_logger().warning("the cosine schedule ends at max_steps: all rates to come are others")
     return config
 
 

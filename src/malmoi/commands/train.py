@@ -108,7 +108,7 @@ def resolve(
         config = continued(stored, given, folder.path)
         check_machine(config)
         store = maybe_store(config)
-        material = open_material(store or folder, config.data)
+        material = open_material(store or folder, config.data if store is None else ())
         if material is not None:
             if request.init is not None:
                 get_logger().info("--init was for the start of this run; it goes on from its own state")

@@ -41,12 +41,12 @@ class LossSum:
 def real_positions(target_lengths_B: Tensor, num_positions: int, maybe_num_tokens: int | None = None) -> Tensor:
     """Places of the real positions in a flattened (B, T) array, from lengths alone.
 
-    Ids are never looked at, so the end symbol counts whatever its id. With a known number of tokens an accelerator
-    need not wait for the count.
+    Ids are never looked at, so the end symbol counts whatever its id. With a known number of tokens a CUDA device
+    need not be waited for.
     """
     position_T = torch.arange(num_positions, device=target_lengths_B.device)
     real_BT = position_T[None, :] < target_lengths_B[:, None]
-    if maybe_num_tokens is None or real_BT.device.type == "cpu":
+    if maybe_num_tokens is None or real_BT.device.type != "cuda":
         return real_BT.flatten().nonzero().squeeze(1)
     return torch.nonzero_static(real_BT.flatten(), size=maybe_num_tokens).squeeze(1)
 

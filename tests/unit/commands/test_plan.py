@@ -97,3 +97,25 @@ def test_differences_are_told_one_by_one() -> None:
         "d: 3 -> None",
         "e: None -> 5",
     ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "training.average=2 training.keep_last=5",
+        "training.keep_last=9",
+        "training.max_steps=7",
+        "training.max_minutes=7",
+        "training.patience=3",
+        "training.validate_every=7",
+        "training.validation_beam=2",
+        "training.threads=1",
+        "training.micro_batch_tokens=64",
+        "decoding.beam_size=3",
+    ],
+)
+def test_what_a_run_that_goes_on_may_change(change: str) -> None:
+    start = ("a.en", "a.de", "training.average=3", "training.keep_last=5")
+    stored = read_given(request(*start)).config(ORDINARY_FACTS)
+    config = continued(stored, read_given(request(*start[:2], *change.split())), Path("run"))
+    assert differences(plain(stored), plain(config)) != []
