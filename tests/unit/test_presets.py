@@ -36,7 +36,7 @@ TAGGED_INFLECTION = SomeFacts(10_000, Side(20.0, 35, 2.0), WORD)
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_is_a_valid_config(name: str) -> None:
-    build_config(preset_settings(name))
+    assert build_config(preset_settings(name)).model.architecture == preset_settings(name)["model"]["architecture"]
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
