@@ -42,6 +42,7 @@ RNNS: dict[str, RnnConfig] = {
 }
 RNNS |= {
     "rnn-one-way": small_rnn(bidirectional=False, encoder_layers=1, decoder_layers=1, tying="none"),
+    "rnn-none-deep-encoder": small_rnn(attention="none", encoder_layers=3, decoder_layers=2),
     "rnn-deep-encoder": small_rnn(attention="dot", encoder_layers=3, decoder_layers=1, tying="target"),
 }
 MODELS: dict[str, ModelConfig] = {**TRANSFORMERS, **RNNS}

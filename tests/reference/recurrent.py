@@ -102,7 +102,9 @@ class ReferenceRnn:
         return np.stack(inputs), last
 
     def first_state(self, layer: int, last: list[State]) -> State:
-        state = last[min(layer, self.encoder_layers - 1)]
+        """From the encoder layer as far above the lowest one that is handed over; a deeper encoder keeps its lowest."""
+        lowest = max(self.encoder_layers - self.decoder_layers, 0)
+        state = last[min(lowest + layer, self.encoder_layers - 1)]
         name = f"decoder.bridge.{layer}"
         parts = zip(
             np.split(self.weights[f"{name}.weight"], len(state)),

@@ -5,6 +5,9 @@ and a state.
 
 The encoder's last states are handed over once as the decoder's first ones (Sutskever et al., 2014), through
 s_0 = tanh(W h) (Cho et al., 2014, appendix A.2). Without attention this is all that the decoder knows of the source.
+Stacks of one depth are joined layer by layer, as Sutskever et al. have it. They do not say what a deeper encoder hands
+over: here it is its top layers, for only what reaches the top has been through all of it. Decoder layers above the
+height of the encoder begin from its top layer, as all do in Sockeye (Hieber et al., 2017).
 Embeddings are scaled by the square root of their width, as in the Transformer.
 
 Letters: B sentences, S source places, T target places, X embedding size, D = X width of hidden states, H state size,
@@ -135,7 +138,6 @@ class RecurrentDecoder(nn.Module):
     def __init__(self, config: RnnConfig, sizes_in: list[int], bits: RandomBits) -> None:
         super().__init__()
         num_slots = 2 if config.cell == "lstm" else 1
-        self.num_encoder_layers = config.encoder_layers
         self.bridge = nn.ModuleList(
             StackedLinear(config.hidden, config.hidden, num_slots) for _ in range(config.decoder_layers)
         )
@@ -148,10 +150,14 @@ class RecurrentDecoder(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, nn.GRU | nn.LSTM)]
 
     def first_states(self, last_BLCA: Tensor) -> Tensor:
-        """s_0 = tanh(W h) for each slot, from the encoder layer at the same height (the top one where it has none)."""
+        """s_0 = tanh(W h) for each slot, from the encoder's top layers, as many as the decoder has.
+
+        A decoder layer above the encoder's height begins from the top one too.
+        """
         first: list[Tensor] = []
+        top_BLCA = last_BLCA[:, -len(self.bridge) :]
         for index, bridge in enumerate(self.bridge):
-            last_BCA = last_BLCA[:, min(index, self.num_encoder_layers - 1)]
+            last_BCA = top_BLCA[:, min(index, top_BLCA.size(1) - 1)]
             assert isinstance(bridge, StackedLinear)
             slots = zip(
                 last_BCA.unbind(1),
