@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import torch
 from pydantic import ValidationError
@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from malmoi.config import Card, ModelConfig, StoredConfig
+from malmoi.config import Card, Metric, ModelConfig, StoredConfig, higher_is_better
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.log import get_logger
 from malmoi.models.build import build_model
@@ -37,7 +37,6 @@ TOKENIZER_FOLDER = "tokenizer"
 TEMPORARY = ".tmp-"
 FORMER = ".former-"
 PICKLED_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npz", ".mar")
-LOWER_IS_BETTER = ("loss", "ter", "wer", "ser")
 NOT_OF_AN_AVERAGE = ("scores", "sentences", "metrics", "perplexity_per_token", "perplexity_per_character")
 """What a card says of the very weights that it lies beside."""
 
@@ -215,14 +214,14 @@ def present(folder: Path) -> Path:
 def best_checkpoint(run: Path, checkpoints: Sequence[Path]) -> Path:
     """The checkpoint with the best value of the run's `best_metric` in `metrics.jsonl`, else the last one."""
     training = read_toml(run / CONFIG_FILE).get("training", {}) if (run / CONFIG_FILE).is_file() else {}
-    metric = str(training.get("best_metric", "loss"))
+    metric = cast(Metric, given if (given := training.get("best_metric")) in get_args(Metric) else "loss")
     values: dict[int, float] = {}
     if (run / "metrics.jsonl").is_file():
         for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             row = parse_row(line)
             if isinstance(row.get(f"valid_{metric}"), int | float) and isinstance(row.get("step"), int):
                 values[row["step"]] = float(row[f"valid_{metric}"])
-    sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
+    sign = 1.0 if higher_is_better(metric) else -1.0
     measured = [one for one in checkpoints if step_of(one) in values]
     return max(measured, key=lambda one: sign * values[step_of(one)]) if measured else checkpoints[-1]
 

@@ -3,7 +3,7 @@
 How TOML and `key=value` words become such tables stands in `settings.py`.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, assert_never
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,7 +16,7 @@ Tying = Literal["all", "target", "none"]
 Cell = Literal["gru", "lstm"]
 RnnAttention = Literal["none", "additive", "dot"]
 ScheduleKind = Literal["paper", "inverse_sqrt", "cosine", "constant"]
-Metric = Literal["loss", "bleu", "chrf", "ter", "exact", "wer", "ser"]
+Metric = Literal["loss", "bleu", "chrf", "ter", "exact", "segment_error", "wer", "ser"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -24,6 +24,22 @@ Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 Layers = Annotated[int, Field(ge=1, le=1000)]
+
+WORD_ERROR_OF_SYMBOLS = (
+    "wer counts words, but each symbol of such targets is a word already: take ser (edits per symbol) or segment_error "
+    "(the share of wrong segments; for pronunciations this is what is called word error rate)"
+)
+
+
+def higher_is_better(metric: Metric) -> bool:
+    """The direction of a metric."""
+    match metric:
+        case "bleu" | "chrf" | "exact":
+            return True
+        case "loss" | "ter" | "segment_error" | "wer" | "ser":
+            return False
+        case _:
+            assert_never(metric)
 
 
 class Table(BaseModel):
@@ -194,7 +210,9 @@ class TrainingConfig(Table):
     save_every: Annotated[int, Field(ge=0)] = 0
     """Steps between states to resume from; 0: with every validation."""
     metrics: tuple[Metric, ...] = ("loss",)
-    """What validation measures; all but `loss` need decoded text."""
+    """What validation measures; all but `loss` need decoded text. `exact`: share of outputs that are exactly right,
+    `segment_error`: share of those that are not; `wer`: edits per word; `ser`: edits per symbol, which is a word of a
+    `words` target, else a character."""
     best_metric: Metric = "loss"
     patience: Annotated[int, Field(ge=0)] = 0
     """Validations without a better `best_metric` before training stops; 0 is never."""
@@ -293,6 +311,12 @@ class RunConfig(Table):
                 f"learned positions reach to {model.max_positions}, but training pairs may have {longest} tokens: "
                 "raise model.max_positions or lower cleaning.max_tokens"
             )
+        return self
+
+    @model_validator(mode="after")
+    def check_metrics(self) -> Self:
+        if "wer" in self.training.metrics and self.text.target_kind == "words":
+            raise ValueError(f"training.metrics: {WORD_ERROR_OF_SYMBOLS}")
         return self
 
     @model_validator(mode="after")

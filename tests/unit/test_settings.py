@@ -158,6 +158,14 @@ def test_a_run_that_could_leave_no_model_is_refused() -> None:
         build_config({"training": {"keep_last": 0, "keep_best": 0}})
 
 
+def test_word_error_of_symbols_names_what_to_take_instead() -> None:
+    """For pronunciations it is the share of wrong words, for sentences edits per word: nobody shall get the other."""
+    symbols = {"text": {"target_tokenizer": "words", "shared_vocabulary": False}, "model": {"tying": "target"}}
+    build_config({"training": {"metrics": ["loss", "wer"]}})
+    with pytest.raises(ConfigError, match=r"training\.metrics: .* take ser .* segment_error "):
+        build_config({**symbols, "training": {"metrics": ["loss", "wer"]}})
+
+
 def test_learned_positions_must_reach_as_far_as_training_pairs() -> None:
     settings = {"model": {"positions": "learned", "max_positions": 64}, "cleaning": {"max_tokens": 65}}
     with pytest.raises(ConfigError, match="learned positions reach to 64"):

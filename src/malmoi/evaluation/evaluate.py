@@ -113,7 +113,7 @@ def evaluate_output(
 ) -> Report:
     """Score texts against right answers; with `sources`, also by length and the share of distinct outputs.
 
-    `metrics` left out: word and symbol error where words are the symbols, else BLEU, chrF and TER.
+    `metrics` left out: segment and symbol error where words are the symbols, else BLEU, chrF and TER.
     Raises `DataError`, with both counts, where the numbers of outputs, sources and right answers differ.
     """
     options = options or MetricOptions()
@@ -134,7 +134,7 @@ def evaluate_output(
 
 def default_metrics(symbols: SymbolUnit) -> tuple[TextMetric, ...]:
     """What is asked of pronunciations and the like, and what of sentences."""
-    return ("wer", "ser") if symbols == "words" else ("bleu", "chrf", "ter")
+    return ("segment_error", "ser") if symbols == "words" else ("bleu", "chrf", "ter")
 
 
 def default_symbols(tokenizers: Tokenizers) -> SymbolUnit:

@@ -18,14 +18,26 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from malmoi.config import WORD_ERROR_OF_SYMBOLS, higher_is_better
 from malmoi.errors import ConfigError
 from malmoi.evaluation.distance import edit_distance
 from malmoi.evaluation.references import References
 from malmoi.text.lines import normalize
 
-TextMetric = Literal["bleu", "chrf", "ter", "exact", "wer", "ser"]
+SymbolMetric = Literal["exact", "segment_error", "wer", "ser"]
+TextMetric = Literal["bleu", "chrf", "ter"] | SymbolMetric
 SymbolUnit = Literal["words", "characters"]
 Counts: TypeAlias = NDArray[np.float64]
+
+LABELS: dict[TextMetric, str] = {
+    "bleu": "BLEU",
+    "chrf": "chrF2++",
+    "ter": "TER",
+    "exact": "exact match",
+    "segment_error": "segment error rate",
+    "wer": "word error rate",
+    "ser": "symbol error rate",
+}
 
 # Those of sacrebleu that need no download.
 TOKENIZERS = ("13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab")
@@ -72,11 +84,19 @@ class Measurement:
     """One metric on one output: `counts` has a row per segment, `value_of` turns a sum of rows into a score."""
 
     metric: TextMetric
-    label: str
     signature: str
-    higher_is_better: bool
     counts: Counts
     value_of: Callable[[Counts], float]
+
+    @property
+    def label(self) -> str:
+        """What people call the metric."""
+        return LABELS[self.metric]
+
+    @property
+    def higher_is_better(self) -> bool:
+        """The direction of the metric."""
+        return higher_is_better(self.metric)
 
     def score(self, rows: NDArray[np.bool_] | None = None) -> Score:
         """The score of all segments, or of those that `rows` marks."""
@@ -117,7 +137,7 @@ def measure(
             return measure_by_sacrebleu(metric, CHRF(word_order=2, lowercase=options.lowercase), outputs, references)
         case "ter":
             return measure_by_sacrebleu(metric, TER(), outputs, references)
-        case "exact" | "wer" | "ser":
+        case "exact" | "segment_error" | "wer" | "ser":
             return measure_symbols(metric, outputs, references, options)
         case _:
             assert_never(metric)
@@ -145,25 +165,31 @@ def measure_by_sacrebleu(
     def value_of(total: Counts) -> float:
         return float(scorer._compute_score_from_stats(total.tolist()).score)  # pyright: ignore[reportPrivateUsage]
 
-    labels: dict[TextMetric, str] = {"bleu": "BLEU", "chrf": "chrF2++", "ter": "TER"}
-    return Measurement(metric, labels[metric], str(scorer.get_signature()), metric != "ter", counts, value_of)
+    return Measurement(metric, str(scorer.get_signature()), counts, value_of)
 
 
 def measure_symbols(
-    metric: Literal["exact", "wer", "ser"], outputs: Sequence[str], references: References, options: MetricOptions
+    metric: SymbolMetric, outputs: Sequence[str], references: References, options: MetricOptions
 ) -> Measurement:
-    """Exact match, word error and symbol error from distances to the nearest right answer."""
+    """Shares of right and of wrong segments, edits per word and per symbol, from distances to the nearest right answer.
+
+    `wer` counts words whatever the symbols are; where they are words, `ser` is the same number, and people who measure
+    pronunciations mean `segment_error` by it: hence a `ConfigError`.
+    """
+    if metric == "wer":
+        if options.symbols == "words":
+            raise ConfigError(WORD_ERROR_OF_SYMBOLS)
+        options = replace(options, symbols="words")
     pairs = [
         nearest_distance(output, right, options) for output, right in zip(outputs, references.answers, strict=True)
     ]
     distances = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     signature = symbol_signature(references, options)
-    if metric == "ser":
-        return Measurement(metric, "symbol error rate", signature, False, distances, percentage)
-    right = distances[:, 0] == 0
-    counted = np.stack([right if metric == "exact" else ~right, np.ones(len(right))], axis=1).astype(np.float64)
-    label = "exact match" if metric == "exact" else "word error rate"
-    return Measurement(metric, label, signature, metric == "exact", counted, percentage)
+    if metric in ("wer", "ser"):
+        return Measurement(metric, signature, distances, percentage)
+    counted_ones = (distances[:, 0] == 0) == (metric == "exact")
+    counts = np.stack([counted_ones, np.ones(len(counted_ones))], axis=1).astype(np.float64)
+    return Measurement(metric, signature, counts, percentage)
 
 
 def symbol_signature(references: References, options: MetricOptions) -> str:

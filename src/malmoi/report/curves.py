@@ -28,6 +28,7 @@ UNITS = {
     "chrf": "chrF",
     "ter": "TER",
     "exact": "exact match, %",
+    "segment_error": "wrong segments, %",
     "wer": "word error, %",
     "ser": "symbol error, %",
 }

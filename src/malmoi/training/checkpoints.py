@@ -8,9 +8,8 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import assert_never
 
-from malmoi.config import Metric
+from malmoi.config import Metric, higher_is_better
 
 TEMPORARY = ".tmp-"
 
@@ -22,17 +21,6 @@ class Checkpoint:
     step: int
     name: str
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-
-
-def higher_is_better(metric: Metric) -> bool:
-    """The direction of a metric."""
-    match metric:
-        case "bleu" | "chrf" | "exact":
-            return True
-        case "loss" | "ter" | "wer" | "ser":
-            return False
-        case _:
-            assert_never(metric)
 
 
 def is_better(metric: Metric, value: float, maybe_best: float | None) -> bool:

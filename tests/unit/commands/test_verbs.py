@@ -1,13 +1,14 @@
 """The verbs of the command line: every file is a verb, and what all of them share is the same everywhere."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer.main
 
 from malmoi.commands import verbs
 from malmoi.commands.main import VERBS, app
+from malmoi.config import Metric
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -38,3 +39,8 @@ def test_an_option_means_the_same_wherever_it_stands() -> None:
                 meanings.setdefault(option, set()).add((one.help, one.metavar, str(one.default), one.multiple))
     assert {option: found for option, found in meanings.items() if len(found) > 1} == {}
     assert len(meanings) > 20
+
+
+def test_help_of_evaluate_names_every_metric() -> None:
+    help_text = options_of("evaluate")["--metric"].help
+    assert set(get_args(Metric)) <= set(help_text.replace(",", " ").split())

@@ -47,17 +47,22 @@ def references(translator: Translator) -> References:
 
 
 def test_a_model_is_scored_like_its_output(translator: Translator, references: References) -> None:
-    report = evaluate_model(translator, LINES, references, metrics=("loss", "bleu", "chrf", "wer", "ser"))
+    report = evaluate_model(translator, LINES, references, metrics=("loss", "bleu", "chrf", "segment_error", "ser"))
     outputs = [one.text for one in translator.translate(LINES)]
     options = MetricOptions(symbols="words")
     again = evaluate_output(
-        outputs, references, metrics=("bleu", "chrf", "wer", "ser"), options=options, sources=LINES, system="model"
+        outputs,
+        references,
+        metrics=("bleu", "chrf", "segment_error", "ser"),
+        options=options,
+        sources=LINES,
+        system="model",
     )
     assert report.scores == again.scores
     assert report.buckets == again.buckets
     assert report.outputs == tuple(outputs)
     assert report.num_segments == 5
-    assert {score.metric: score.value for score in report.scores}["wer"] == pytest.approx(60.0)
+    assert {score.metric: score.value for score in report.scores}["segment_error"] == pytest.approx(60.0)
     assert report.decoding is not None
     assert report.decoding["beam_size"] == 2
     assert all(score.signature for score in report.scores)
@@ -65,7 +70,7 @@ def test_a_model_is_scored_like_its_output(translator: Translator, references: R
 
 def test_the_kind_of_symbols_and_metrics_follow_the_model(translator: Translator, references: References) -> None:
     report = evaluate_model(translator, LINES, references)
-    assert [score.metric for score in report.scores] == ["wer", "ser"]
+    assert [score.metric for score in report.scores] == ["segment_error", "ser"]
     assert all("symbols:words" in score.signature for score in report.scores)
     assert [score.metric for score in evaluate_output(["a"], References.from_sets([["a"]])).scores] == [
         "bleu",
@@ -179,7 +184,7 @@ def test_buckets_cover_every_segment_once() -> None:
 
 def test_single_words_are_measured_in_characters() -> None:
     report = evaluate_output(
-        ["a", "b"], References.from_sets([["a", "c"]]), metrics=("wer",), sources=["cat", "catalogue"]
+        ["a", "b"], References.from_sets([["a", "c"]]), metrics=("segment_error",), sources=["cat", "catalogue"]
     )
     assert [(bucket.unit, bucket.label) for bucket in report.buckets] == [("characters", "0-4"), ("characters", "9-10")]
 

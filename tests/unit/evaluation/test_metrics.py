@@ -15,7 +15,7 @@ from malmoi.evaluation.references import References
 OUTPUTS = ["the cat sat down", "it rains all day", "we went home late"]
 SET_A = ["the cat sat down", "the sun never shone", "they walked back at night"]
 SET_B = ["a cat sat down", "it rains the whole day", "we got home late"]
-ALL: tuple[TextMetric, ...] = ("bleu", "chrf", "ter", "exact", "wer", "ser")
+ALL: tuple[TextMetric, ...] = ("bleu", "chrf", "ter", "exact", "segment_error", "wer", "ser")
 
 
 @pytest.mark.parametrize("sets", [[SET_A], [SET_B], [SET_A, SET_B]])
@@ -68,12 +68,27 @@ def test_any_listed_answer_is_right() -> None:
     references = References.from_answers([["T AH M EY T OW", "T AH M AA T OW"], ["R UW T", "R AW T"], ["K AE T"]])
     outputs = ["T AH M AA T OW", "R UW  T ", "K AE T S"]
     assert measure("exact", outputs, references, options).score().value == pytest.approx(200 / 3)
-    word_error = measure("wer", outputs, references, options).score()
-    assert word_error.value == pytest.approx(100 / 3)
-    assert word_error.signature.startswith("nrefs:var|case:mixed|symbols:words|version:malmoi-")
-    assert not word_error.higher_is_better
+    segment_error = measure("segment_error", outputs, references, options).score()
+    assert segment_error.value == pytest.approx(100 / 3)
+    assert segment_error.signature.startswith("nrefs:var|case:mixed|symbols:words|version:malmoi-")
+    assert not segment_error.higher_is_better
     # One insertion over the lengths of the nearest answers: 6 + 3 + 3.
     assert measure("ser", outputs, references, options).score().value == pytest.approx(100 / 12)
+
+
+def test_word_error_is_edits_over_words() -> None:
+    """As for transcripts of speech: one word too many, one wrong, two missing, of 4 + 3 + 5."""
+    outputs = ["the cat sat down there", "it pours today", "we went home"]
+    answers = ["the cat sat down", "it rains today", "then we went home late"]
+    score = measure("wer", outputs, References.from_sets([answers])).score()
+    assert score.value == pytest.approx(100 * 4 / 12)
+    assert "symbols:words" in score.signature and not score.higher_is_better
+    assert measure("wer", ["The"], References.from_sets([["the"]]), MetricOptions(lowercase=True)).score().value == 0.0
+
+
+def test_word_error_of_symbols_is_refused_as_it_could_mean_two_things() -> None:
+    with pytest.raises(ConfigError, match=r"ser .*segment_error "):
+        measure("wer", ["K AE T"], References.from_sets([["K AE T"]]), MetricOptions(symbols="words"))
 
 
 def test_symbol_error_takes_the_nearest_answer_and_its_length() -> None:

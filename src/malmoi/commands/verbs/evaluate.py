@@ -23,7 +23,9 @@ def evaluate(
     ] = "13a",
     metric: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="loss, bleu, chrf, ter, exact, wer or ser; may be given again."),
+        typer.Option(
+            metavar="NAME", help="loss, bleu, chrf, ter, exact, segment_error, wer or ser; may be given again."
+        ),
     ] = None,
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Do not mind upper and lower case.")] = False,
     symbols: Annotated[
