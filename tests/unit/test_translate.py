@@ -100,7 +100,8 @@ class CopyScorer:
 
 
 def make_tokenizers(kind: Any = "characters", lines: Sequence[str] = LINES) -> Tokenizers:
-    return train_tokenizers(TextConfig(tokenizer=kind, vocabulary_size=320), lines, lines, seed=1)
+    tokenizers = train_tokenizers(TextConfig(tokenizer=kind, vocabulary_size=320), lines, lines, seed=1)
+    return tokenizers.trained_on({index for row in tokenizers.encode_sources(lines) for index in row})
 
 
 def copier(kind: Any = "characters", decoding: DecodingConfig | None = None, **arguments: Any) -> Translator:

@@ -50,7 +50,7 @@ def finish(
 
     `progress` is what the card tells of the run: its steps and the like. Returns the finished model's scores.
     """
-    validation = material.validation.first(config.training.validation_pairs or REPORT_PAIRS)
+    validation = material.validation.spread(config.training.validation_pairs or REPORT_PAIRS)
     candidates = [measured(best.name, best, config, validation, material)]
     if config.training.average > 1 and len(last) > 1:
         averaged = folder.path / ".tmp-average"

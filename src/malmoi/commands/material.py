@@ -8,8 +8,8 @@ complete, so that a killed start is simply made again.
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,16 +17,17 @@ from malmoi.checkpoint import write_atomically
 from malmoi.commands.folder import RunFolder, usable_cores
 from malmoi.commands.progress import progress_bar
 from malmoi.config import CleaningConfig, DataSource, RunConfig, TransformerConfig
-from malmoi.data.prepare import Facts, Keep, Scan, SideFacts, build_store, scan
-from malmoi.data.store import Store
+from malmoi.data.inputs import check_inputs, record_inputs
+from malmoi.data.prepare import Facts, Scan, SideFacts, build_store, scan, source_ids_in
+from malmoi.data.store import InputRecord, Store, read_manifest
 from malmoi.errors import CheckpointError, DataError
 from malmoi.evaluation.references import References
 from malmoi.log import get_logger
 from malmoi.text.cleaning import CleaningReport, clean_pairs
 from malmoi.text.cmudict import PACKAGE_PREFIX, cmudict_references, parse_package
-from malmoi.text.corpus import Corpus, Pair, open_corpus
-from malmoi.text.lines import read_lines
-from malmoi.text.split import held_out
+from malmoi.text.corpus import Corpus, open_corpus
+from malmoi.text.lines import describe, read_lines
+from malmoi.text.split import Split, held_out
 from malmoi.text.tokenizer import Tokenizers, train_tokenizers
 
 READY = "ready.json"
@@ -43,11 +44,13 @@ class Validation:
     sources: list[str]
     references: References
 
-    def first(self, count: int) -> "Validation":
-        """At most so many of them; 0 is all."""
+    def spread(self, count: int) -> "Validation":
+        """At most so many of them, evenly spread over all; 0 is all."""
         if not count or count >= len(self.sources):
             return self
-        return Validation(self.sources[:count], References(self.references.answers[:count]))
+        places = [number * len(self.sources) // count for number in range(count)]
+        answers = tuple(self.references.answers[place] for place in places)
+        return Validation([self.sources[place] for place in places], References(answers))
 
 
 @dataclass(frozen=True)
@@ -127,30 +130,27 @@ def make_material(
     quiet: bool,
 ) -> Material:
     """Train the tokenisers unless they are given, tokenise everything, and write down that it is complete."""
-    seed = config.training.seed
-    tokenizers = maybe_tokenizers or train_tokenizers(config.text, found.sources, found.targets, seed)
+    learned = maybe_tokenizers or train_tokenizers(config.text, found.sources, found.targets, config.training.seed)
+    gentle = cleaning_for_validation(config)
+    build = Builder(folder, workers or usable_cores(), quiet)
+    splits = [] if corpora.valid else [Split(corpus, config.training.seed, share) for corpus in corpora.train]
+    # What is trained on is stored whole: only then is it known which characters training never saw.
+    whole = replace(learned, unseen_source_ids=())
+    parts = [split.rest() for split in splits] or corpora.train
+    train = build.stores("train", parts, whole, config.cleaning, found.facts.num_pairs)
+    seen = source_ids_in(train)
+    if maybe_tokenizers is not None:
+        # The model to start from saw text of its own.
+        seen |= set(learned.source.fallback_ids()) - set(learned.unseen_source_ids)
+    tokenizers = learned.trained_on(seen)
     shutil.rmtree(folder.tokenizer, ignore_errors=True)
     tokenizers.save(folder.tokenizer)
-
-    def is_held_out(pair: Pair) -> bool:
-        return held_out(pair.source, seed, share)
-
-    def is_kept(pair: Pair) -> bool:
-        return not held_out(pair.source, seed, share)
-
-    gentle = cleaning_for_validation(config)
-    key = f"share {share!r} seed {seed}"
-    build = Builder(folder, tokenizers, workers or usable_cores(), quiet)
-    if corpora.valid:
-        train = build.stores("train", corpora.train, config.cleaning, found.facts.num_pairs)
-        valid = build.stores("valid", corpora.valid, gentle)
-        rows = [answers(*one, gentle) for one in zip(corpora.valid, corpora.valid_sources, strict=True)]
+    valid_corpora = [split.held() for split in splits] or corpora.valid
+    valid = build.stores("valid", valid_corpora, tokenizers, gentle)
+    if splits:
+        rows = [clean_rows(corpus, gentle) for corpus in valid_corpora]
     else:
-        train = build.stores(
-            "train", corpora.train, config.cleaning, found.facts.num_pairs, is_kept, f"not held out, {key}"
-        )
-        valid = build.stores("valid", corpora.train, gentle, None, is_held_out, f"held out, {key}")
-        rows = [clean_rows(corpus, gentle, is_held_out) for corpus in corpora.train]
+        rows = [answers(*one, gentle) for one in zip(corpora.valid, corpora.valid_sources, strict=True)]
     fitting = Fitting(tokenizers, gentle.max_tokens)
     write_validation(folder.data / VALID_TEXT, (row for part in rows for row in part if fitting(*row)))
     ready = {
@@ -198,34 +198,37 @@ class Builder:
     """Tokenises corpora into the folder of a run."""
 
     folder: RunFolder
-    tokenizers: Tokenizers
     cores: int
     quiet: bool
+    inputs: dict[tuple[Path, ...], dict[str, InputRecord]] = field(
+        default_factory=dict[tuple[Path, ...], dict[str, InputRecord]]
+    )
+    """What is known of files that were looked at already."""
 
     def stores(
         self,
         part: str,
         corpora: Sequence[Corpus],
+        tokenizers: Tokenizers,
         cleaning: CleaningConfig,
         num_pairs: int | None = None,
-        keep: Keep | None = None,
-        keep_key: str = "",
     ) -> tuple[Store, ...]:
         """One store per corpus under `data/PART`."""
         found: list[Store] = []
         for number, corpus in enumerate(corpora):
             place = self.folder.data / part / f"{number:02d}"
             place.parent.mkdir(parents=True, exist_ok=True)
+            if corpus.files not in self.inputs:
+                self.inputs[corpus.files] = record_inputs(corpus.files)
             with progress_bar(f"tokenising {part}", num_pairs, quiet=self.quiet) as bar:
                 found.append(
                     build_store(
                         corpus,
-                        self.tokenizers,
+                        tokenizers,
                         cleaning,
                         place,
                         workers=self.cores if self.cores > 1 else 0,
-                        keep=keep,
-                        keep_key=keep_key,
+                        maybe_inputs=self.inputs[corpus.files],
                         progress=bar,
                     )
                 )
@@ -233,7 +236,11 @@ class Builder:
 
 
 def open_material(folder: RunFolder, data: Sequence[DataSource]) -> Material | None:
-    """What an earlier start left complete, or None; `data` gives the weights of the corpora."""
+    """What an earlier start left complete, or None.
+
+    `data` gives the weights of the corpora, whose files must still be there and what they were (`DataError`). Without
+    it, as for a store that `malmoi prepare` made, the text it came from is not looked for.
+    """
     place = folder.data / READY
     if not place.exists():
         return None
@@ -244,6 +251,8 @@ def open_material(folder: RunFolder, data: Sequence[DataSource]) -> Material | N
         names = {part: [str(name) for name in ready[part]] for part in ("train", "valid")}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{place}: damaged ({error}); delete the folder and prepare the data again") from error
+    if data:
+        check_files(folder, [folder.data / part / name for part in names for name in names[part]])
     weights = [source.weight for source in data] if len(data) == len(names["train"]) else [None] * len(names["train"])
     return checked(
         Material(
@@ -257,6 +266,19 @@ def open_material(folder: RunFolder, data: Sequence[DataSource]) -> Material | N
             facts=facts,
         )
     )
+
+
+def check_files(folder: RunFolder, stores: Sequence[Path]) -> None:
+    """Refuse to go on where the files of a run's corpora are gone or changed: its text is not theirs any more."""
+    for store in stores:
+        manifest = read_manifest(store)
+        # Nothing of the user's lies behind these names any more.
+        if manifest.description != describe("-") and not manifest.description.startswith(PACKAGE_PREFIX):
+            check_inputs(
+                manifest.inputs,
+                f"{folder.path} was made from what it held before. Put it back as it was, or start anew with "
+                "another --out",
+            )
 
 
 def checked(material: Material) -> Material:
@@ -276,11 +298,9 @@ def answers(corpus: Corpus, source: DataSource, cleaning: CleaningConfig) -> Ite
         yield from clean_rows(corpus, cleaning)
 
 
-def clean_rows(
-    corpus: Corpus, cleaning: CleaningConfig, keep: Callable[[Pair], bool] | None = None
-) -> Iterator[tuple[str, tuple[str, ...]]]:
+def clean_rows(corpus: Corpus, cleaning: CleaningConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Clean pairs of a corpus as rows with one right answer each."""
-    for pair in filter(keep, clean_pairs(corpus.pairs(), cleaning, CleaningReport())):
+    for pair in clean_pairs(corpus.pairs(), cleaning, CleaningReport()):
         yield pair.source, (pair.target,)
 
 

@@ -70,7 +70,7 @@ def run_trainer(run: RunFolder, config: RunConfig, material: Material, network: 
 def make_trainer_validation(config: RunConfig, material: Material) -> Validation:
     """Loss on all validation pairs, other metrics on as many as are wanted."""
     training, tokenizers = config.training, material.tokenizers
-    text = material.validation.first(training.validation_pairs)
+    text = material.validation.spread(training.validation_pairs)
     decoding = config.decoding.model_copy(
         update={"method": "beam", "beam_size": training.validation_beam, "n_best": 1, "diverse_groups": 1}
     )

@@ -6,7 +6,7 @@ Everything streams: memory does not grow with the corpus, beyond a sample of bou
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -16,7 +16,17 @@ import numpy as np
 
 from malmoi.config import CleaningConfig
 from malmoi.data.encoding import Chunk, Encoded, encode_in_order
-from malmoi.data.store import MANIFEST, FileRecord, Store, StoreWriter, hash_bytes, hash_file, hash_json, read_manifest
+from malmoi.data.inputs import check_inputs, record_inputs
+from malmoi.data.store import (
+    MANIFEST,
+    FileRecord,
+    InputRecord,
+    Store,
+    StoreWriter,
+    hash_bytes,
+    hash_json,
+    read_manifest,
+)
 from malmoi.errors import DataError
 from malmoi.log import get_logger
 from malmoi.text.cleaning import CleaningReport, clean_pairs
@@ -25,8 +35,6 @@ from malmoi.text.tokenizer import Tokenizers
 
 Progress: TypeAlias = Callable[[int], None]
 """Called now and then with the number of clean pairs done so far."""
-Keep: TypeAlias = Callable[[Pair], bool]
-"""Whether a clean pair belongs to what is being made, as when validation pairs are held out."""
 
 # A chunk ends at whichever comes first, so that long lines do not make huge chunks.
 CHUNK_PAIRS = 4000
@@ -37,6 +45,7 @@ SAMPLE_CHARACTERS = 60_000_000
 # What is left of the sample each time it is thinned out.
 SAMPLE_SHARE = 0.9
 PROGRESS_PAIRS = 10_000
+IDS_AT_ONCE = 1 << 22
 # A side of at most so many different words, each seen so often on average, is a code of symbols, not a language.
 SYMBOL_WORDS = 500
 SYMBOL_REPEATS = 20
@@ -51,22 +60,20 @@ def build_store(
     folder: Path,
     *,
     workers: int = 0,
-    keep: Keep | None = None,
-    keep_key: str = "",
+    maybe_inputs: dict[str, InputRecord] | None = None,
     progress: Progress | None = None,
     chunk_pairs: int = CHUNK_PAIRS,
 ) -> Store:
     """Tokenise a corpus into `folder`, or reuse what stands there if nothing that decides its content changed.
 
     workers: processes that tokenise beside this one; 0 tokenises here.
-    keep: only clean pairs for which it is true are stored; `keep_key` must then say in words what it depends on.
+    maybe_inputs: what `record_inputs` says of the corpus' files, where that is known already.
     Pairs with a side above `cleaning.max_tokens` are dropped and counted as too long.
-    Raises DataError for bad input, a damaged store of the same content, a folder that holds something else, a lost
-    worker or a full disk; nothing half-made stays under the folder's name.
+    Raises DataError for bad input, input that changes meanwhile, a damaged store of the same content, a folder that
+    holds something else, a lost worker or a full disk; nothing half-made stays under the folder's name.
     """
-    assert keep is None or keep_key, "a choice of pairs needs a key, or a store would be reused for another choice"
-    inputs = {str(path): FileRecord(size=path.stat().st_size, hash=hash_file(path)) for path in corpus.files}
-    key = store_key(corpus, inputs, tokenizers, cleaning, keep_key)
+    inputs = record_inputs(corpus.files) if maybe_inputs is None else maybe_inputs
+    key = store_key(corpus, inputs, tokenizers, cleaning)
     if folder.exists():
         if not (folder / MANIFEST).exists():
             raise DataError(f"{folder}: is there already and is not a store; choose another name or remove it")
@@ -75,8 +82,7 @@ def build_store(
             return Store.open(folder, weight=corpus.weight)
         get_logger().info("%s: data or settings changed, tokenising anew", corpus.description)
     report = CleaningReport()
-    pairs = clean_pairs(corpus.pairs(), cleaning, report)
-    chunks = cut_chunks(filter(keep, pairs) if keep else pairs, chunk_pairs)
+    chunks = cut_chunks(clean_pairs(corpus.pairs(), cleaning, report), chunk_pairs)
     with StoreWriter(folder, tokenizers.source.size, tokenizers.target.size) as writer:
         num_done = 0
         for chunk, encoded in encode_in_order(chunks, tokenizers, workers):
@@ -84,6 +90,7 @@ def build_store(
             num_done += len(chunk)
             if progress is not None:
                 progress(num_done)
+        check_inputs(inputs, "it was written to while it was read: start again once it stays as it is")
         report.kept = writer.num_pairs
         writer.finish(
             key=key,
@@ -99,15 +106,8 @@ def build_store(
     return Store.open(folder, weight=corpus.weight, verify=False)
 
 
-def open_store(folder: Path, tokenizers: Tokenizers, *, weight: float | None = None) -> Store:
-    """A store that was made before with these very tokenisers; `DataError` with its name otherwise."""
-    if read_manifest(folder).tokenizers != hash_tokenizers(tokenizers):
-        raise DataError(f"{folder}: this store was made with another tokeniser, so its ids mean other text here")
-    return Store.open(folder, weight=weight)
-
-
 def store_key(
-    corpus: Corpus, inputs: dict[str, FileRecord], tokenizers: Tokenizers, cleaning: CleaningConfig, keep_key: str
+    corpus: Corpus, inputs: Mapping[str, FileRecord], tokenizers: Tokenizers, cleaning: CleaningConfig
 ) -> str:
     """Hash of all that decides what a store holds."""
     return hash_json(
@@ -117,7 +117,7 @@ def store_key(
             "corpus": corpus.description,
             "cleaning": cleaning.model_dump(mode="json"),
             "tokenizers": hash_tokenizers(tokenizers),
-            "keep": keep_key,
+            "part": corpus.part,
         }
     )
 
@@ -143,6 +143,16 @@ def cut_chunks(pairs: Iterable[Pair], chunk_pairs: int = CHUNK_PAIRS) -> Iterato
             chunk, num_characters = [], 0
     if chunk:
         yield chunk
+
+
+def source_ids_in(stores: Sequence[Store]) -> frozenset[int]:
+    """The ids that occur in any source."""
+    size = max(store.manifest.source_vocabulary_size for store in stores)
+    is_there = np.zeros(size, dtype=np.bool_)
+    for store in stores:
+        for first in range(0, len(store.source_ids), IDS_AT_ONCE):
+            is_there[store.source_ids[first : first + IDS_AT_ONCE]] = True
+    return frozenset(np.flatnonzero(is_there).tolist())
 
 
 def write_chunk(writer: StoreWriter, chunk: Chunk, encoded: Encoded, max_tokens: int, report: CleaningReport) -> None:
@@ -208,13 +218,12 @@ def scan(
     corpora: Sequence[Corpus],
     cleaning: CleaningConfig,
     *,
-    keep: Keep | None = None,
     seed: int = 1,
     progress: Progress | None = None,
     sample_pairs: int = SAMPLE_PAIRS,
     sample_characters: int = SAMPLE_CHARACTERS,
 ) -> Scan:
-    """Facts about the clean pairs for which `keep` is true, and a sample of them drawn by `seed`, in corpus order.
+    """Facts about the clean pairs, and a sample of them drawn by `seed`, in corpus order.
 
     All pairs are sampled if they are within the bounds, which are counts of pairs and of characters. The report
     counts over all corpora together; the one of each store tells about its own corpus.
@@ -224,8 +233,6 @@ def scan(
     num_pairs = 0
     for corpus in corpora:
         for pair in clean_pairs(corpus.pairs(), cleaning, report):
-            if keep is not None and not keep(pair):
-                continue
             num_pairs += 1
             source.add(pair.source)
             target.add(pair.target)

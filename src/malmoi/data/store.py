@@ -45,6 +45,12 @@ class FileRecord(Table):
     hash: str
 
 
+class InputRecord(FileRecord):
+    """Of a file that a store was made from, also when it was last changed, in nanoseconds; None where nobody noted."""
+
+    modified_ns: int | None = None
+
+
 class Manifest(Table):
     """What a store is and what it was made from."""
 
@@ -53,7 +59,7 @@ class Manifest(Table):
     """Hash of all that decides the content: input files, settings, tokenisers. Equal keys mean equal stores."""
     description: str
     """The corpus in words."""
-    inputs: dict[str, FileRecord]
+    inputs: dict[str, InputRecord]
     """The corpus' files by name."""
     tokenizers: str
     """Hash of the tokenisers; ids mean nothing to others."""
@@ -286,7 +292,7 @@ class StoreWriter:
         *,
         key: str,
         description: str,
-        inputs: dict[str, FileRecord],
+        inputs: dict[str, InputRecord],
         tokenizers: str = "",
         weight: float,
         cleaning: dict[str, Any],

@@ -44,6 +44,8 @@ class Corpus:
     """What the pairs depend on, for hashing."""
     weight: float
     pairs: Callable[[], Iterator[Pair]]
+    part: str = ""
+    """What sets its pairs apart from all pairs of the files, if something does."""
 
 
 def open_corpus(source: DataSource) -> Corpus:

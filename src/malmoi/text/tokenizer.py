@@ -5,9 +5,10 @@ lies behind the last id and is not the tokeniser's), or text.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, Self, assert_never, cast, get_args
 
@@ -102,7 +103,8 @@ class Tokenizers:
     """The tokenisers of a model; with a shared vocabulary both are one.
 
     A source character that training never saw would reach the model as ids whose embeddings were never learned, so
-    it is left out: such ids are listed in `unseen_source_ids`.
+    it is left out: such ids are listed in `unseen_source_ids`. Nothing is left out as long as nobody has said what
+    training saw (`trained_on`).
     """
 
     source: Tokenizer
@@ -113,6 +115,12 @@ class Tokenizers:
     @cached_property
     def _unseen(self) -> frozenset[int]:
         return frozenset(self.unseen_source_ids)
+
+    def trained_on(self, source_ids: Collection[int]) -> Self:
+        """The same for a model that saw these ids, and no others, in its sources."""
+        return replace(
+            self, unseen_source_ids=tuple(index for index in self.source.fallback_ids() if index not in source_ids)
+        )
 
     def encode_source(self, text: str) -> list[int]:
         """Ids of a source, without an end symbol and without characters that training never saw."""
@@ -134,14 +142,33 @@ class Tokenizers:
         """As `encode_target` for many texts at once."""
         return self.target.encode_batch(texts)
 
+    def left_out(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
+        """For each source the symbols (characters, or words of a `words` tokeniser) that are left out, each once."""
+        if not self._unseen:
+            return [()] * len(texts)
+        rows = self.source.encode_batch(texts)
+        return [
+            () if self._unseen.isdisjoint(row) else tuple(dict.fromkeys(self._parts(text)[1]))
+            for text, row in zip(texts, rows, strict=True)
+        ]
+
     def _drop_unseen(self, text: str) -> list[int]:
         """Ids of a source from which whole symbols are taken out, so that no character is left in halves."""
-        text = one_line(normalize(text))
-        separator = " " if self.source.kind == "words" else ""
-        symbols = text.split() if separator else list(text)
-        encoded = dict(zip(dict.fromkeys(symbols), self.source.encode_batch(list(dict.fromkeys(symbols))), strict=True))
-        kept = separator.join(symbol for symbol in symbols if self._unseen.isdisjoint(encoded[symbol]))
+        kept = (" " if self.source.kind == "words" else "").join(self._parts(text)[0])
         return [index for index in self.source.encode(kept) if index not in self._unseen]
+
+    def _parts(self, text: str) -> tuple[list[str], list[str]]:
+        """The symbols of a source that are kept and those that are left out, in order."""
+        text = one_line(normalize(text))
+        symbols = text.split() if self.source.kind == "words" else list(text)
+        different = list(dict.fromkeys(symbols))
+        unseen = {
+            symbol
+            for symbol, row in zip(different, self.source.encode_batch(different), strict=True)
+            if not self._unseen.isdisjoint(row)
+        }
+        kept = [symbol for symbol in symbols if symbol not in unseen]
+        return kept, [symbol for symbol in symbols if symbol in unseen]
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` and the tokenisers' own files into a folder, which is made if need be."""
@@ -222,30 +249,14 @@ def load_side(folder: Path, side: str, entry: Any) -> Tokenizer:
 
 def train_tokenizers(config: TextConfig, sources: Iterable[str], targets: Iterable[str], seed: int) -> Tokenizers:
     """The tokenisers of a model, learned from samples of both sides."""
-    source_texts, target_texts = as_list(sources), as_list(targets)
     options: dict[str, Any] = {
         "vocabulary_size": config.vocabulary_size,
         "minimum_count": config.minimum_count,
         "seed": seed,
     }
     if config.shared_vocabulary:
-        source = target = train_tokenizer(config.source_kind, [*source_texts, *target_texts], **options)
+        source = target = train_tokenizer(config.source_kind, chain(sources, targets), **options)
     else:
-        source = train_tokenizer(config.source_kind, source_texts, **options)
-        target = train_tokenizer(config.target_kind, target_texts, **options)
-    return Tokenizers(source, target, config.shared_vocabulary, find_unseen(source, source_texts))
-
-
-def find_unseen(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[int, ...]:
-    """Fallback ids that encoding the texts never gives."""
-    split: Callable[[str], Iterable[str]] = str.split if tokenizer.kind == "words" else list
-    symbols = set[str]()
-    for text in texts:
-        symbols.update(split(normalize(text)))
-    seen = {index for row in tokenizer.encode_batch(sorted(symbols)) for index in row}
-    return tuple(index for index in tokenizer.fallback_ids() if index not in seen)
-
-
-def as_list(texts: Iterable[str]) -> Sequence[str]:
-    """Texts that can be read twice."""
-    return texts if isinstance(texts, Sequence) else list(texts)
+        source = train_tokenizer(config.source_kind, sources, **options)
+        target = train_tokenizer(config.target_kind, targets, **options)
+    return Tokenizers(source, target, config.shared_vocabulary)

@@ -1,15 +1,22 @@
 """What a run is made from: held-out pairs, complete or made again, weights, and text for validation."""
 
 import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from malmoi.commands.folder import RunFolder, alone_in, claim_folder
-from malmoi.commands.material import Material, make_material, open_corpora, open_material, scan_corpora
+from malmoi.commands.material import Material, Validation, make_material, open_corpora, open_material, scan_corpora
 from malmoi.config import DataSource, RunConfig
 from malmoi.errors import CheckpointError, ConfigError, DataError
+from malmoi.evaluation.references import References
 from malmoi.settings import build_config
+from malmoi.text.corpus import Pair
+from malmoi.text.tokenizer import Tokenizers
 
 
 def write_pairs(path: Path, count: int) -> DataSource:
@@ -64,8 +71,15 @@ def test_what_is_complete_is_opened_with_the_weights_of_now(tmp_path: Path) -> N
     assert [store.weight for store in opened.train] == [2.0, 1.0]
     assert [store.num_pairs for store in opened.train] == [50, 30]
     assert opened.validation == made.validation and opened.facts == made.facts
-    assert opened.validation.first(2).sources == opened.validation.sources[:2]
-    assert opened.validation.first(0) is opened.validation
+    assert opened.validation.spread(0) is opened.validation.spread(5) is opened.validation
+
+
+def test_a_part_of_the_validation_text_is_spread_over_all_of_it() -> None:
+    sources = [str(number) for number in range(10)]
+    whole = Validation(sources, References.from_answers([[source] for source in sources]))
+    assert whole.spread(4).sources == ["0", "2", "5", "7"]
+    assert [right[0] for right in whole.spread(4).references.answers] == ["0", "2", "5", "7"]
+    assert whole.spread(1).sources == ["0"]
 
 
 def test_what_is_not_complete_is_not_opened(tmp_path: Path) -> None:
@@ -155,3 +169,101 @@ def test_ready_says_what_was_held_out(tmp_path: Path) -> None:
     make(tmp_path, config_for(write_pairs(tmp_path / "a.tsv", 300)))
     ready = json.loads((tmp_path / "data" / "ready.json").read_text(encoding="utf-8"))
     assert ready["held_out_share"] == 0.05 and ready["facts"]["num_pairs"] == 300
+
+
+def test_characters_outside_of_the_sample_were_seen_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left out of a source is what no pair of training holds, not what a sample of them lacks.
+
+    LibreTranslate/LibreTranslate#439 and #33, argosopentech/argos-translate#51.
+    """
+    monkeypatch.setattr("malmoi.data.prepare.SAMPLE_PAIRS", 30)
+    rows = [f"ab ba {number}\tx {number} y\n" for number in range(300)]
+    rows[17] = "ab \u4e2d ba\tx\n"
+    (tmp_path / "a.tsv").write_text("".join(rows), encoding="utf-8")
+    (tmp_path / "v.tsv").write_text("ab \u4e2d\U0001f642 ba\tx\n", encoding="utf-8")
+    for kind in ("bpe", "bytes"):
+        config = config_for(
+            DataSource(pairs=str(tmp_path / "a.tsv")),
+            valid=(DataSource(pairs=str(tmp_path / "v.tsv")),),
+            tokenizer=kind,
+            vocabulary_size=300,
+        )
+        material = make(tmp_path / kind, config)
+        stored = Tokenizers.load(tmp_path / kind / "tokenizer")
+        assert stored.source.decode(stored.encode_source("ab \u4e2d\U0001f642 ba")) == "ab \u4e2d ba"
+        store = material.valid[0]
+        assert stored.source.decode(store.source(0).tolist()) == "ab \u4e2d ba"
+        train = material.train[0]
+        assert stored.source.decode(train.source(17).tolist()) == "ab \u4e2d ba"
+
+
+def test_held_out_pairs_teach_no_character(tmp_path: Path) -> None:
+    """A character that stands in held-out sources alone was not seen by training."""
+    rows = [f"ab {chr(0x4E00 + number)} ba\tx\n" for number in range(200)]
+    (tmp_path / "a.tsv").write_text("".join(rows), encoding="utf-8")
+    material = make(tmp_path, config_for(DataSource(pairs=str(tmp_path / "a.tsv")), tokenizer="characters"))
+    assert material.valid[0].num_pairs
+    for source in material.validation.sources:
+        assert material.tokenizers.source.decode(material.tokenizers.encode_source(source)) == "ab  ba"
+
+
+def test_one_pass_gives_the_same_stores_as_a_pass_for_each_part(tmp_path: Path) -> None:
+    """A start that was killed between the two parts finds the first one made, and reads for the second alone."""
+    config = config_for(write_pairs(tmp_path / "a.tsv", 300))
+    once = make(tmp_path, config)
+    expected = [[store.source(index).tolist() for index in range(store.num_pairs)] for store in once.valid]
+    (tmp_path / "data" / "ready.json").unlink()
+    shutil.rmtree(tmp_path / "data" / "valid")
+    again = make(tmp_path, config)
+    found = [[store.source(index).tolist() for index in range(store.num_pairs)] for store in again.valid]
+    assert found == expected
+    assert again.validation == once.validation
+
+
+@pytest.mark.parametrize("change", ["gone", "longer", "other", "touched"])
+def test_a_run_goes_on_only_with_the_files_that_it_began_with(tmp_path: Path, change: str) -> None:
+    """Each file is named that is gone or changed; the time of its last change alone means nothing."""
+    data, valid = write_pairs(tmp_path / "a.tsv", 60), write_pairs(tmp_path / "v.tsv", 5)
+    config = config_for(data, valid=(valid,))
+    make(tmp_path / "run", config)
+    for name in ("a.tsv", "v.tsv"):
+        path = tmp_path / name
+        content, times = path.read_bytes(), path.stat()
+        match change:
+            case "gone":
+                path.unlink()
+            case "longer":
+                path.write_bytes(content + b"more\tmore\n")
+            case "other":
+                path.write_bytes(content.replace(b"y", b"z"))
+                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+            case _:
+                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+        if change == "touched":
+            assert open_material(RunFolder(tmp_path / "run"), config.data) is not None
+        else:
+            with pytest.raises(DataError, match=rf"{name}: this data file .*--out"):
+                open_material(RunFolder(tmp_path / "run"), config.data)
+            # What was prepared for others goes without the text it came from.
+            assert open_material(RunFolder(tmp_path / "run"), ()) is not None
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    data = write_pairs(tmp_path / "a.tsv", 60)
+    config = config_for(data, valid=(write_pairs(tmp_path / "v.tsv", 5),))
+    corpora = open_corpora(config.data, config.valid)
+    found, share = scan_corpora(corpora, config, quiet=True)
+    read = corpora.train[0].pairs
+
+    def read_and_append() -> Iterator[Pair]:
+        yield from read()
+        with (tmp_path / "a.tsv").open("ab") as file:
+            file.write(b"more\tmore\n")
+
+    corpora = replace(corpora, train=(replace(corpora.train[0], pairs=read_and_append),))
+    with pytest.raises(DataError, match=r"a\.tsv: this data file changed; it was written to while it was read"):
+        make_material(RunFolder(tmp_path), config, corpora, found, share, maybe_tokenizers=None, workers=1, quiet=True)

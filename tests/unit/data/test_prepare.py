@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from malmoi.config import CleaningConfig, DataSource
 from malmoi.data import encoding
 from malmoi.data.batching import BatchPlan
 from malmoi.data.encoding import Workers, encode_in_order
-from malmoi.data.prepare import build_store, cut_chunks, open_store
+from malmoi.data.prepare import build_store, cut_chunks, source_ids_in
 from malmoi.data.store import FILES, Store
 from malmoi.errors import DataError
 from malmoi.text.corpus import Corpus, Pair, open_corpus
@@ -141,6 +142,17 @@ def test_unseen_characters_are_left_out_as_in_translation(tmp_path: Path) -> Non
     assert tokenizers.target.decode(store.target(0).tolist()) == "ab中c"
 
 
+def test_source_ids_in_stores(tmp_path: Path, tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("malmoi.data.prepare.IDS_AT_ONCE", 3)
+    stores = [
+        build_store(write_corpus(tmp_path, [text], ["zzz"]), tokenizers, CLEANING, tmp_path / name)
+        for text, name in (("the cat sleeps", "one"), ("a dog \u4e2d", "two"))
+    ]
+    expected = {1, *tokenizers.encode_source("the cat sleeps"), *tokenizers.encode_source("a dog \u4e2d")}
+    assert source_ids_in(stores) == expected
+    assert source_ids_in(stores[:1]) == {1, *tokenizers.encode_source("the cat sleeps")}
+
+
 def mark(folder: Path) -> None:
     """Leave something that goes when the store is made again."""
     (folder / "mark").touch()
@@ -156,8 +168,10 @@ def test_a_store_is_made_again_only_when_something_changed(
     folder = tmp_path / "store"
     other = train_tokenizer("bpe", make_lines(200, 0), vocabulary_size=300)
 
-    def is_even(pair: Pair) -> bool:
-        return pair.line % 2 == 0
+    def even() -> Iterator[Pair]:
+        return (pair for pair in corpus.pairs() if pair.line % 2 == 0)
+
+    part = replace(corpus, pairs=even, part="even")
 
     build_store(corpus, tokenizers, CLEANING, folder)
     mark(folder)
@@ -171,11 +185,11 @@ def test_a_store_is_made_again_only_when_something_changed(
     assert not is_marked(folder)
     build_store(corpus, tokenizers, CLEANING, folder)
     mark(folder)
-    build_store(corpus, tokenizers, CLEANING, folder, keep=is_even, keep_key="even")
+    build_store(part, tokenizers, CLEANING, folder)
     assert not is_marked(folder)
     mark(folder)
     write_corpus(tmp_path, make_lines(600, 1), make_lines(600, 3))
-    store = build_store(corpus, tokenizers, CLEANING, folder, keep=is_even, keep_key="even")
+    store = build_store(part, tokenizers, CLEANING, folder)
     assert not is_marked(folder)
     assert [row[2] for row in text_of(store, tokenizers)] == list(range(2, 601, 2))
 
@@ -201,15 +215,6 @@ def test_a_damaged_or_foreign_folder_is_not_replaced(tmp_path: Path, corpus: Cor
     (tmp_path / "store" / "target.ids").write_bytes(bytes(data))
     with pytest.raises(DataError, match=r"target\.ids"):
         build_store(corpus, tokenizers, CLEANING, tmp_path / "store")
-
-
-def test_a_store_of_another_tokenizer_is_refused(tmp_path: Path, corpus: Corpus, tokenizers: Tokenizers) -> None:
-    build_store(corpus, tokenizers, CLEANING, tmp_path / "store")
-    assert open_store(tmp_path / "store", tokenizers, weight=2.0).weight == 2.0
-    other = train_tokenizer("bpe", make_lines(200, 0), vocabulary_size=300)
-    for others in (Tokenizers(other, other, shared=True), Tokenizers(tokenizers.source, other, shared=False)):
-        with pytest.raises(DataError, match=r"store.*another tokeniser"):
-            open_store(tmp_path / "store", others)
 
 
 def test_progress_counts_up_to_the_end(tmp_path: Path, corpus: Corpus, tokenizers: Tokenizers) -> None:

@@ -49,17 +49,17 @@ def test_sentences_are_neither_words_nor_symbols(tmp_path: Path) -> None:
     assert not scan([write_corpus(tmp_path, lines, lines)], CLEANING).facts.source.is_words
 
 
-def test_scan_counts_over_all_corpora_and_keeps_what_is_asked_for(tmp_path: Path) -> None:
+def test_scan_counts_over_all_corpora(tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     first = write_corpus(tmp_path, ["a b", "", "c d"], ["x", "y", "z"])
     second = write_corpus(tmp_path / "second", ["e f", "g h"], ["u", "v"])
     counts: list[int] = []
-    result = scan([first, second], CLEANING, keep=lambda pair: pair.source != "e f", progress=counts.append)
-    assert result.sources == ["a b", "c d", "g h"]
-    assert result.targets == ["x", "z", "v"]
-    assert result.facts.num_pairs == 3
+    result = scan([first, second], CLEANING, progress=counts.append)
+    assert result.sources == ["a b", "c d", "e f", "g h"]
+    assert result.targets == ["x", "z", "u", "v"]
+    assert result.facts.num_pairs == 4
     assert result.report.dropped == {"empty": 1}
-    assert counts[-1] == 3
+    assert counts[-1] == 4
 
 
 def test_scan_of_nothing(tmp_path: Path) -> None:

@@ -217,13 +217,27 @@ def test_sampling_is_a_function_of_its_seed(kind: TokenizerKind) -> None:
     assert not {0, 1} & {index for ids in first for index in ids}
 
 
+def trained(config: TextConfig, sources: list[str], targets: list[str]) -> Tokenizers:
+    """Tokenisers of a model that was trained on the very texts that they were learned from."""
+    tokenizers = train_tokenizers(config, sources, targets, seed=1)
+    return tokenizers.trained_on({index for row in tokenizers.encode_sources(sources) for index in row})
+
+
+def test_what_is_left_out_is_known() -> None:
+    for kind in KINDS:
+        tokenizers = trained(TextConfig(tokenizer=kind, vocabulary_size=320), TOY, TOY)
+        found = tokenizers.left_out(["bano \U0001f642 dori \U0001f642 \u4e2d", "bano"])
+        assert found == [("\U0001f642", "\u4e2d"), ()]
+        assert train_tokenizers(TextConfig(tokenizer=kind), TOY, TOY, seed=1).left_out(["\U0001f642"]) == [()]
+
+
 def test_tokenizers_drop_what_training_never_saw() -> None:
     """LibreTranslate/LibreTranslate#439 and #33, argosopentech/argos-translate#51."""
     with_emoji = ["bano dori. 😆 felu gasi.", "bano 👨‍👩‍👧 dori", "felu 🇩🇪 gasi", "hemo ❤️ jipu", "👍🏽 kato luni."]
     without = ["bano dori.  felu gasi.", "bano  dori", "felu  gasi", "hemo  jipu", " kato luni."]
     for kind in KINDS:
         config = TextConfig(tokenizer=kind, vocabulary_size=320)
-        tokenizers = train_tokenizers(config, [*TOY, "bano."], TOY, seed=1)
+        tokenizers = trained(config, [*TOY, "bano."], TOY)
         assert tokenizers.encode_source("🙂") == []
         if kind == "words":
             assert tokenizers.encode_source("bano 😆 dori") == tokenizers.encode_source("bano dori")
@@ -234,7 +248,7 @@ def test_tokenizers_drop_what_training_never_saw() -> None:
 
 
 def test_characters_that_share_bytes_are_kept_or_dropped_whole() -> None:
-    tokenizers = train_tokenizers(TextConfig(tokenizer="bytes"), ["é", "日"], ["a"], seed=1)
+    tokenizers = trained(TextConfig(tokenizer="bytes"), ["é", "日"], ["a"])
     for text in ["è", "本", "ñ", "日é", "日本é", "e\u0301"]:
         ids = tokenizers.encode_source(text)
         assert tokenizers.source.decode(ids) in unicodedata.normalize("NFC", text).replace("本", "")
@@ -242,7 +256,7 @@ def test_characters_that_share_bytes_are_kept_or_dropped_whole() -> None:
 
 def test_seen_unknown_words_stay() -> None:
     config = TextConfig(tokenizer="words", minimum_count=2, vocabulary_size=100)
-    tokenizers = train_tokenizers(config, ["bano dori", "bano felu"], ["bano"], seed=1)
+    tokenizers = trained(config, ["bano dori", "bano felu"], ["bano"])
     assert tokenizers.unseen_source_ids == ()
     assert tokenizers.encode_source("gasi bano") == [0, 2]
 
@@ -253,7 +267,7 @@ def test_tokenizers_come_back_byte_for_byte(tmp_path: Path, shared: bool) -> Non
         config = TextConfig(vocabulary_size=320)
     else:
         config = TextConfig(source_tokenizer="characters", target_tokenizer="words", shared_vocabulary=False)
-    tokenizers = train_tokenizers(config, TOY, [text.upper() for text in TOY], seed=1)
+    tokenizers = trained(config, TOY, [text.upper() for text in TOY])
     assert (tokenizers.source is tokenizers.target) == shared
     tokenizers.save(tmp_path / "first")
     again = Tokenizers.load(tmp_path / "first")
@@ -272,7 +286,7 @@ def test_tokenizers_come_back_byte_for_byte(tmp_path: Path, shared: bool) -> Non
 
 
 def test_damaged_folders_are_refused(tmp_path: Path) -> None:
-    train_tokenizers(TextConfig(vocabulary_size=320), TOY, TOY, seed=1).save(tmp_path)
+    trained(TextConfig(vocabulary_size=320), TOY, TOY).save(tmp_path)
     manifest, model = tmp_path / "tokenizer.json", tmp_path / "shared-pieces.model"
     good_manifest, good_model = manifest.read_bytes(), model.read_bytes()
 
