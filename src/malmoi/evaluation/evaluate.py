@@ -5,6 +5,7 @@ signatures, the same by length of the source, the likelihood of the right answer
 the same functions (`make_validation`), so that its scores are those that translating and evaluating give later.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -31,6 +32,8 @@ from malmoi.translate import Translator
 
 WORD_EDGES = (5, 10, 15, 20, 30, 40, 60)
 CHARACTER_EDGES = (4, 6, 8, 10, 12, 16, 24)
+FEWEST_DIFFERENT = 30
+"""Different answers that must be asked for before the variety of outputs says something."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Likelihood:
 class Report:
     """All that was measured on one output. `outputs` are the texts themselves, which the JSON leaves out.
 
-    `distinct_outputs` is 0 where the model says the same to all sources, 1 where different ones never share an output.
+    `distinct_outputs` is 0 where all outputs are the same, 1 where they are as varied as the right answers, None where
+    these are too few or too alike to tell.
     """
 
     system: str
@@ -92,7 +96,7 @@ class Report:
                 f"{self.likelihood.perplexity_per_character:.3f} per character"
             )
         if self.distinct_outputs is not None:
-            rows.append(f"  outputs are {100 * self.distinct_outputs:.1f} % as varied as sources")
+            rows.append(f"  outputs are {100 * self.distinct_outputs:.1f} % as varied as the right answers")
         if self.buckets:
             names = "".join(f"{score.label:>19}" for score in self.scores)
             rows.append(f"  {'source ' + self.buckets[0].unit:>17} {'segments':>9}{names}")
@@ -111,7 +115,7 @@ def evaluate_output(
     sources: Sequence[str] | None = None,
     system: str = "output",
 ) -> Report:
-    """Score texts against right answers; with `sources`, also by length and the share of distinct outputs.
+    """Score texts against right answers; with `sources`, also by length and how varied outputs are.
 
     `metrics` left out: segment and symbol error where words are the symbols, else BLEU, chrF and TER.
     Raises `DataError`, with both counts, where the numbers of outputs, sources and right answers differ.
@@ -126,7 +130,7 @@ def evaluate_output(
         num_segments=len(outputs),
         scores=tuple(one.score() for one in measurements),
         buckets=score_buckets(measurements, sources) if sources is not None else (),
-        distinct_outputs=distinct_outputs(sources, outputs) if sources is not None else None,
+        distinct_outputs=distinct_outputs(sources, references, outputs) if sources is not None else None,
         warnings=tuple(plain_text_warnings(outputs, references, options.lowercase)),
         outputs=tuple(outputs),
     )
@@ -142,13 +146,17 @@ def default_symbols(tokenizers: Tokenizers) -> SymbolUnit:
     return "words" if tokenizers.target.kind == "words" else "characters"
 
 
-def distinct_outputs(sources: Sequence[str], outputs: Sequence[str]) -> float:
-    """0 where all outputs are the same, 1 where different sources never share one.
+def distinct_outputs(sources: Sequence[str], references: References, outputs: Sequence[str]) -> float | None:
+    """0 where all outputs are the same, 1 where they are as varied as sources and right answers ask for.
 
-    Fewer than two different sources say nothing: 1.
+    None where that is too little to tell: fewer than `FEWEST_DIFFERENT` different ones, or one right answer to most
+    segments, which a model that has learned little gives to all of them and is mostly right.
     """
-    num_sources = len(set(sources))
-    return min(1.0, (len(set(outputs)) - 1) / (num_sources - 1)) if num_sources > 1 else 1.0
+    answers = Counter(references.answers)
+    num_wanted = min(len(set(sources)), len(answers))
+    if num_wanted < FEWEST_DIFFERENT or 2 * max(answers.values()) > len(references):
+        return None
+    return min(1.0, (len(set(outputs)) - 1) / (num_wanted - 1))
 
 
 def score_buckets(measurements: Sequence[Measurement], sources: Sequence[str]) -> tuple[Bucket, ...]:
@@ -238,9 +246,10 @@ def make_validation(
 ) -> Callable[[Seq2Seq], dict[str, float]]:
     """What training calls to measure decoded text: a function from a network to scores by name of the metric.
 
-    `distinct_outputs` stands among them. The road is that of `evaluate_model`, with the network on its own device and
-    in evaluation mode (the mode that it was in is put back), so that translating and evaluating later with the same
-    weights and settings gives the same scores. Without a metric that needs text, nothing is decoded and nothing told.
+    `distinct_outputs` stands among them where it can be told. The road is that of `evaluate_model`, with the network on
+    its own device and in evaluation mode (the mode that it was in is put back), so that translating and evaluating
+    later with the same weights and settings gives the same scores. Without a metric that needs text, nothing is decoded
+    and nothing told.
     """
     wanted = text_metrics(metrics)
     options = options or MetricOptions(symbols=default_symbols(tokenizers))
@@ -256,7 +265,7 @@ def make_validation(
             report = evaluate_model(translator, sources, references, metrics=wanted, options=options)
         finally:
             network.train(was_training)
-        scores = {score.metric: score.value for score in report.scores}
-        return {**scores, "distinct_outputs": report.distinct_outputs or 0.0}
+        scores: dict[str, float] = {score.metric: score.value for score in report.scores}
+        return scores if report.distinct_outputs is None else {**scores, "distinct_outputs": report.distinct_outputs}
 
     return validate

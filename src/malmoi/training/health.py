@@ -10,7 +10,8 @@ from malmoi.errors import MalmoiError
 from malmoi.training.state import RunState
 
 DISTINCT_OUTPUTS = "distinct_outputs"
-"""Name of the metric by which decoding tells how varied its outputs were: 0 is one output for every source."""
+"""Name of the metric by which decoding tells how varied its outputs were, measured by the right answers: 0 is one
+output for every source. It is left out where right answers are too few or too alike to tell."""
 
 MAX_SKIPPED_IN_ROW = 10
 # A model that once said many different things and now says one has collapsed; one that never did gets some time after
