@@ -29,6 +29,9 @@ from malmoi.wishes import Window, encode_phrase, encode_prefix
 WINDOW_LINES = 4000
 """Lines of a file that are read, sorted by length and translated together."""
 
+SHOWN_SYMBOLS = 10
+"""So many left-out symbols of a line are named."""
+
 Options = Mapping[str, Any] | DecodingConfig
 
 
@@ -81,13 +84,23 @@ class Translator:
     """One model, or an ensemble, with its tokenisers and decoding settings. Calls never change it."""
 
     def __init__(
-        self, scorer: Scorer, tokenizers: Tokenizers, decoding: DecodingConfig, max_source_tokens: int | None = None
+        self,
+        scorer: Scorer,
+        tokenizers: Tokenizers,
+        decoding: DecodingConfig,
+        max_source_tokens: int | None = None,
+        *,
+        tell: bool = True,
     ) -> None:
-        """`max_source_tokens`: the longest source that training saw, `</s>` included; None where nobody knows."""
+        """`max_source_tokens`: the longest source that training saw, `</s>` included; None where nobody knows.
+
+        `tell`: notes on sources go to the log as well.
+        """
         self.scorer = scorer
         self.tokenizers = tokenizers
         self.decoding = decoding
         self.max_source_tokens = max_source_tokens
+        self.tell = tell
 
     @classmethod
     def load(
@@ -184,8 +197,8 @@ class Translator:
         asked about before, on which samples depend."""
         window.check()
         plain = [one_line(normalize(text)) for text in window.texts]
-        rows = zip(plain, self.tokenizers.encode_sources(plain), strict=True)
-        lines = [self.prepare(text, ids, *window.wishes(index)) for index, (text, ids) in enumerate(rows)]
+        rows = zip(plain, self.tokenizers.encode_sources(plain), self.tokenizers.left_out(plain), strict=True)
+        lines = [self.prepare(*row, *window.wishes(index)) for index, row in enumerate(rows)]
         requests = [line.request for line in lines if line.request is not None]
         answers = iter(self.search(requests, config, num_searched))
         translations = [
@@ -194,8 +207,16 @@ class Translator:
         ]
         return translations, len(requests)
 
-    def prepare(self, text: str, ids: Sequence[int], prefix: str, phrases: Sequence[str], number: int) -> Prepared:
-        """A text and its ids to a request, or to an answer where the model need not or cannot be asked."""
+    def prepare(
+        self,
+        text: str,
+        ids: Sequence[int],
+        left_out: Sequence[str],
+        prefix: str,
+        phrases: Sequence[str],
+        number: int,
+    ) -> Prepared:
+        """A text, its ids and what these leave out, to a request, or to an answer where the model cannot be asked."""
         if is_blank(text):
             return Prepared(maybe_known=Translation(""))
         if not ids:
@@ -209,15 +230,16 @@ class Translator:
         if error is not None:
             get_logger().error(error)
             return Prepared(maybe_known=Translation("", finished=False, notes=(error,), error=error))
-        notes: tuple[str, ...] = ()
+        notes = [f"line {number}: {describe_left_out(left_out)}"] if left_out else []
         if self.max_source_tokens is not None and len(ids) + 1 > self.max_source_tokens:
-            notes = (
+            notes.append(
                 f"line {number}: {len(ids) + 1} tokens are more than the {self.max_source_tokens} of the longest "
-                "source in training; translated whole, but expect mistakes",
+                "source in training; translated whole, but expect mistakes"
             )
-            get_logger().warning(notes[0])
+        for note in notes if self.tell else ():
+            get_logger().warning(note)
         spelt = tuple(encode_phrase(target, phrase, number) for phrase in phrases)
-        return Prepared(text=text, request=Request((*ids, END_ID), start, spelt), notes=notes)
+        return Prepared(text=text, request=Request((*ids, END_ID), start, spelt), notes=tuple(notes))
 
     def maybe_too_long(self, num_tokens: int, place: str) -> str | None:
         """What is wrong with a sentence of so many tokens, `</s>` included, if the model's positions end before.
@@ -301,17 +323,20 @@ class Translator:
         targets = [(*ids, END_ID) for ids, error in zip(target_ids, errors, strict=True) if error is None]
         forced = iter(force(self.scorer, sources, targets, config) if sources else [])
         return [
-            self.build_pair_score(next(forced)) if error is None else PairScore(0.0, 0.0, (), (), (error,), error)
-            for error in errors
+            self.build_pair_score(next(forced), left_out)
+            if error is None
+            else PairScore(0.0, 0.0, (), (), (error,), error)
+            for error, left_out in zip(errors, self.tokenizers.left_out([source for source, _ in pairs]), strict=True)
         ]
 
-    def build_pair_score(self, hypothesis: Hypothesis) -> PairScore:
+    def build_pair_score(self, hypothesis: Hypothesis, left_out: Sequence[str]) -> PairScore:
         """A forced hypothesis as its score."""
         return PairScore(
             log_probability=float(sum(hypothesis.log_probs)),
             score=hypothesis.score,
             tokens=tuple(self.tokenizers.target.pieces(hypothesis.ids)),
             token_scores=hypothesis.log_probs,
+            notes=(describe_left_out(left_out),) if left_out else (),
         )
 
 
@@ -335,6 +360,13 @@ def maybe_too_few(num_found: int, num_wanted: int) -> str | None:
     return (
         None if num_found >= num_wanted else f"there are {num_found} translations, fewer than the {num_wanted} wanted"
     )
+
+
+def describe_left_out(symbols: Sequence[str]) -> str:
+    """What to say of symbols of a source that no source of training had; what cannot be seen is shown by its number."""
+    shown = [symbol if symbol.isprintable() else f"U+{ord(symbol[0]):04X}" for symbol in symbols[:SHOWN_SYMBOLS]]
+    more = f" and {len(symbols) - len(shown)} more" if len(symbols) > len(shown) else ""
+    return f"never seen in training and left out: {' '.join(shown)}{more}"
 
 
 def maybe_iterate(wishes: Iterable[Any] | None) -> Iterator[Any] | None:

@@ -215,13 +215,22 @@ def test_a_table_of_positions_fails_its_own_line_alone(caplog: pytest.LogCapture
     assert [one.error is not None for one in scored] == [False, False, True, True]
 
 
-def test_emoji_that_training_never_saw_are_left_out() -> None:
+def test_emoji_that_training_never_saw_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """LibreTranslate/LibreTranslate#439 and #33; argosopentech/argos-translate#51: the text behind them is kept."""
+    caplog.set_level("WARNING")
     translator = copier("bpe")
     family = "bano \U0001f468\u200d\U0001f469\u200d\U0001f467 dori"
     found = translator.translate(["bano dori. \U0001f606 felu", "\U0001f642", family, "hemo \u2764\ufe0f jipu"])
     assert texts_of(found) == ["bano dori.  felu", "", "bano  dori", "hemo  jipu"]
     assert "line 2" in found[1].notes[0]
+    assert found[0].notes == ("line 1: never seen in training and left out: \U0001f606",)
+    assert found[2].notes == ("line 3: never seen in training and left out: \U0001f468 U+200D \U0001f469 \U0001f467",)
+    assert translator.translate(["bano dori"])[0].notes == ()
+    assert caplog.messages == [found[0].notes[0], found[1].notes[0], found[2].notes[0], found[3].notes[0]]
+    quiet = Translator(translator.scorer, translator.tokenizers, translator.decoding, tell=False)
+    assert quiet.translate([family])[0].notes and len(caplog.messages) == 4
+    scored = translator.score([("bano \u4e2d dori", "bano"), ("bano", "bano")])
+    assert [one.notes for one in scored] == [("never seen in training and left out: \u4e2d",), ()]
     assert "<unk>" not in "".join(texts_of(found))
 
 

@@ -18,11 +18,14 @@ from malmoi.commands.material import Material, Validation
 from malmoi.config import Metric, RunConfig, StoredConfig
 from malmoi.data.store import Store
 from malmoi.decoding.scorer import ModelScorer
+from malmoi.device import choose_device
+from malmoi.errors import CheckpointError
 from malmoi.evaluation.evaluate import Report, evaluate_model
 from malmoi.log import get_logger
-from malmoi.training.checkpoints import is_better
+from malmoi.training.checkpoints import Checkpoint, is_better, rank
 from malmoi.translate import Translator
 
+AVERAGED = ".tmp-average"
 PROOF_SENTENCES = 5
 REPORT_PAIRS = 1000
 """Pairs of validation that the finished model translates with its own search; more take long and change little."""
@@ -42,20 +45,30 @@ def finish(
     folder: RunFolder,
     config: RunConfig,
     material: Material,
-    best: Path,
-    last: Sequence[Path],
+    checkpoints: Sequence[Checkpoint],
     progress: dict[str, Any],
 ) -> Report:
     """Write RUN/model: the average of the last checkpoints or the best one, whichever does better on validation.
 
-    `progress` is what the card tells of the run: its steps and the like. Returns the finished model's scores.
+    `checkpoints` are those of the run by step, one at least; a damaged one is named and left out. `progress` is what
+    the card tells of the run: its steps and the like. Returns the finished model's scores. Raises `CheckpointError`
+    where no checkpoint can be read.
     """
     validation = material.validation.spread(config.training.validation_pairs or REPORT_PAIRS)
+    sound = [one for one in checkpoints if is_sound(folder.checkpoints / one.name)]
+    ranked = rank(sound, config.training.best_metric)
+    if not ranked:
+        raise CheckpointError(
+            f"{folder.checkpoints}: none of these checkpoints can be read, so there is no model to finish; "
+            "put one back from a copy, or train on with a higher limit"
+        )
+    best = folder.checkpoints / ranked[0].name
     candidates = [measured(best.name, best, config, validation, material)]
-    if config.training.average > 1 and len(last) > 1:
-        averaged = folder.path / ".tmp-average"
+    last = sound[-config.training.average :] if config.training.average > 1 else []
+    if len(last) > 1:
+        averaged = folder.path / AVERAGED
         shutil.rmtree(averaged, ignore_errors=True)
-        average_models(last, averaged)
+        average_models([folder.checkpoints / one.name for one in last], averaged)
         name = f"mean of {len(last)} checkpoints, {last[0].name} to {last[-1].name}"
         candidates.append(measured(name, averaged, config, validation, material))
         shutil.rmtree(averaged)
@@ -67,11 +80,21 @@ def finish(
     return chosen.report
 
 
+def is_sound(checkpoint: Path) -> bool:
+    """Whether a checkpoint can be read; if not, a warning names it: one bad file must not cost the others."""
+    try:
+        load_model(checkpoint)
+    except CheckpointError as error:
+        get_logger().warning("%s; this checkpoint is left out of the finished model", error)
+        return False
+    return True
+
+
 def measured(name: str, path: Path, config: RunConfig, validation: Validation, material: Material) -> Candidate:
-    """Load a model and evaluate it with the search that it will have."""
-    model = load_model(path)
-    # Without the longest source of training, so that long lines of validation are not told one by one.
-    translator = Translator(ModelScorer(model.network.eval()), material.tokenizers, config.decoding)
+    """Load a model onto the run's device and evaluate it with the search that it will have."""
+    model = load_model(path, choose_device(config.training.device))
+    # Lines of validation are not told one by one.
+    translator = Translator(ModelScorer(model.network.eval()), material.tokenizers, config.decoding, tell=False)
     metrics: tuple[Metric, ...] = ("loss", *(metric for metric in config.training.metrics if metric != "loss"))
     report = evaluate_model(translator, validation.sources, validation.references, metrics=metrics, system=name)
     return Candidate(name, model, translator, report)

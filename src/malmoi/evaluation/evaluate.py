@@ -261,7 +261,7 @@ def make_validation(
         was_training = network.training
         network.eval()
         try:
-            translator = Translator(ModelScorer(network), tokenizers, decoding)
+            translator = Translator(ModelScorer(network), tokenizers, decoding, tell=False)
             report = evaluate_model(translator, sources, references, metrics=wanted, options=options)
         finally:
             network.train(was_training)
