@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,9 +85,23 @@ def test_one_try_is_a_whole_pass() -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_free_memory_is_a_number_on_linux() -> None:
-    found = memory.free_memory()
-    assert found is None or found > 2**20
+@pytest.mark.parametrize(
+    ("limit", "free"), [(None, 3_000_000 * 1024), ("max", 3_000_000 * 1024), ("2000000000", 1_999_000_000), ("99", 0)]
+)
+def test_free_memory_is_the_systems_or_what_a_container_leaves(
+    limit: str | None, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 8000000 kB\nMemFree: 5 kB\nMemAvailable: 3000000 kB\n")
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / "memory.current").write_text("1000000\n")
+    monkeypatch.setattr(memory, "Path", lambda name: tmp_path / Path(name).name)
+    assert memory.free_memory() == free
+
+
+def test_free_memory_is_unknown_where_no_file_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "Path", lambda name: tmp_path / Path(name).name)
+    assert memory.free_memory() is None
 
 
 def test_freed_memory_is_kept_where_the_c_library_can() -> None:
