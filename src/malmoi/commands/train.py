@@ -251,7 +251,6 @@ def finish_run(folder: RunFolder, config: RunConfig, material: Material, outcome
     """The finished model, unless nothing was learned that could be one."""
     if outcome.best is None:
         raise ConfigError("the run ended before its first checkpoint: raise its limits")
-    last = sorted(outcome.checkpoints, key=lambda one: one.step)[-max(1, config.training.average) :]
     progress = {
         "steps": outcome.step,
         "epochs": outcome.epoch,
@@ -259,11 +258,4 @@ def finish_run(folder: RunFolder, config: RunConfig, material: Material, outcome
         "seconds": round(outcome.seconds, 1),
         "ended_by": outcome.reason,
     }
-    return finish(
-        folder,
-        config,
-        material,
-        folder.checkpoints / outcome.best.name,
-        [folder.checkpoints / one.name for one in last],
-        progress,
-    )
+    return finish(folder, config, material, sorted(outcome.checkpoints, key=lambda one: one.step), progress)
