@@ -7,7 +7,6 @@ how a network works or how a search is made.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +23,7 @@ from malmoi.settings import validate
 from malmoi.text.ids import END_ID, UNKNOWN_ID
 from malmoi.text.lines import is_blank, normalize, one_line
 from malmoi.text.tokenizer import Tokenizer, Tokenizers
-from malmoi.wishes import Window, encode_phrase, encode_prefix
+from malmoi.wishes import Window, encode_phrase, encode_prefix, read_windows
 
 WINDOW_LINES = 4000
 """Lines of a file that are read, sorted by length and translated together."""
@@ -171,23 +170,13 @@ class Translator:
         window: int = WINDOW_LINES,
     ) -> Iterator[Translation]:
         """Like `translate` for a stream: `window` lines are read and translated together; with 1, each line is
-        answered before the next one is asked for."""
+        answered before the next one is asked for. Wishes that are too few or too many are a `DataError` at the end,
+        behind the translations of all texts that have theirs."""
         config = self.resolve(options)
-        stream, starts, phrases = iter(lines), maybe_iterate(prefixes), maybe_iterate(constraints)
-        first_line, num_searched = 1, 0
-        while texts := list(islice(stream, window)):
-            translations, num_requests = self.translate_window(
-                Window(
-                    texts,
-                    None if starts is None else list(islice(starts, len(texts))),
-                    None if phrases is None else list(islice(phrases, len(texts))),
-                    first_line,
-                ),
-                config,
-                num_searched,
-            )
+        num_searched = 0
+        for block in read_windows(lines, prefixes, constraints, window):
+            translations, num_requests = self.translate_window(block, config, num_searched)
             yield from translations
-            first_line += len(texts)
             num_searched += num_requests
 
     def translate_window(
@@ -367,10 +356,6 @@ def describe_left_out(symbols: Sequence[str]) -> str:
     shown = [symbol if symbol.isprintable() else f"U+{ord(symbol[0]):04X}" for symbol in symbols[:SHOWN_SYMBOLS]]
     more = f" and {len(symbols) - len(shown)} more" if len(symbols) > len(shown) else ""
     return f"never seen in training and left out: {' '.join(shown)}{more}"
-
-
-def maybe_iterate(wishes: Iterable[Any] | None) -> Iterator[Any] | None:
-    return None if wishes is None else iter(wishes)
 
 
 def check_same_vocabularies(paths: Sequence[Path], models: Sequence[Model]) -> None:

@@ -17,6 +17,7 @@ from malmoi.log import get_logger
 from malmoi.settings import parse_overrides
 from malmoi.text.lines import read_lines
 from malmoi.translate import WINDOW_LINES, Translation, Translator, maybe_too_few
+from malmoi.wishes import check_counts
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def run_translate(request: TranslateRequest) -> int:
     """Translate everything; 1 if a line could not be translated (it is an empty line of output then), else 0."""
     for path in (request.file, request.prefix, request.constraints):
         check_readable(path)
+    check_counts(request.file, {"prefixes": request.prefix, "phrases": request.constraints})
     options = decoding_options(request.settings, request.beam, request.n_best)
     translator = Translator.load(request.model, device=cast(Device, request.device), threads=request.threads)
     options = widen_beam(options, translator)

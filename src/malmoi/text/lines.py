@@ -65,6 +65,11 @@ def read_lines(path: str | Path, maybe_name: str | None = None) -> Iterator[str]
         get_logger().info(f"{name}: removed a byte-order mark from {num_marks} line(s), first from line {first_mark}")
 
 
+def count_lines(path: str | Path) -> int:
+    """How many lines `read_lines` would give."""
+    return sum(1 for _ in split_lines(read_chunks(path, describe(path))))
+
+
 def normalize(text: str) -> str:
     """Text in Unicode's composed form (NFC); half a surrogate pair, which no UTF-8 can hold, becomes U+FFFD."""
     if text.isascii():
