@@ -163,11 +163,16 @@ def check_machine(config: RunConfig) -> None:
 
 
 def check_room(config: RunConfig) -> None:
-    """A model whose weights, gradients and two moments are more than the memory that is free is refused."""
+    """A model whose weights, gradients and two moments are more than the memory that is free is refused.
+
+    Only where it will lie in that memory: an accelerator has its own.
+    """
+    if choose_device(config.training.device).type != "cpu":
+        return
     size = config.text.vocabulary_size
     num_parameters = count_parameters(config.model, size, size)
     needed, maybe_free = 16 * num_parameters, free_memory()
-    if config.training.device in ("auto", "cpu") and maybe_free is not None and needed > maybe_free:
+    if maybe_free is not None and needed > maybe_free:
         raise ConfigError(
             f"a model of {num_parameters:,} parameters needs {needed / 2**30:,.0f} GiB to be trained, but "
             f"{maybe_free / 2**30:,.0f} GiB are free: lower model.width, the layers or text.vocabulary_size"

@@ -24,11 +24,15 @@ def test_a_model_beyond_the_memory_is_refused_by_its_size(monkeypatch: pytest.Mo
     config = RunConfig(model=TransformerConfig(width=64, heads=2))
     num_parameters = count_parameters(config.model, 8000, 8000)
     monkeypatch.setattr(train, "free_memory", lambda: 16 * num_parameters)
+    monkeypatch.setattr(train, "choose_device", lambda _: torch.device("cpu"))
     train.check_room(config)
     monkeypatch.setattr(train, "free_memory", lambda: 16 * num_parameters - 1)
     with pytest.raises(ConfigError, match=f"{num_parameters:,} parameters"):
         train.check_room(config)
     monkeypatch.setattr(train, "free_memory", lambda: None)
+    train.check_room(config)
+    monkeypatch.setattr(train, "free_memory", lambda: 0)
+    monkeypatch.setattr(train, "choose_device", lambda _: torch.device("cuda", 0))
     train.check_room(config)
 
 

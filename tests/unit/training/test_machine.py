@@ -99,6 +99,14 @@ def test_free_memory_is_the_systems_or_what_a_container_leaves(
     assert memory.free_memory() == free
 
 
+def test_files_kept_in_memory_do_not_count_as_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that has read its data once would look full for ever."""
+    for name, text in (("max", "9000"), ("current", "8000"), ("stat", "anon 1000\ninactive_file 5000\nactive_file 2")):
+        (tmp_path / f"memory.{name}").write_text(f"{text}\n", encoding="utf-8")
+    monkeypatch.setattr(memory, "Path", lambda name: tmp_path / Path(name).name)
+    assert memory.free_memory() == 6000
+
+
 def test_free_memory_is_unknown_where_no_file_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "Path", lambda name: tmp_path / Path(name).name)
     assert memory.free_memory() is None
