@@ -10,6 +10,7 @@ Letters: B batch, N heads, T queries, S keys, H head size, D width, P distances.
 """
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,14 @@ from torch import Tensor, nn
 from malmoi.errors import DataError
 
 
-class EmbeddingPositions(nn.Module):
+class EmbeddingPositions(nn.Module, ABC):
     """Added to the embeddings of one side."""
 
     max_positions: int | None = None
 
+    @abstractmethod
     def table(self, num_positions: int, like: Tensor) -> Tensor:
         """`(num_positions, D)`, in the type and on the device of `like`."""
-        raise NotImplementedError
 
 
 class AttentionPositions(nn.Module):

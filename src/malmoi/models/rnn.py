@@ -15,14 +15,15 @@ C slots of a state, L layers, A annotation size, R live rows, K rows per sentenc
 """
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self, assert_never
+from typing import assert_never
 
 import torch
 from torch import Tensor, nn
 
 from malmoi.config import RnnConfig
-from malmoi.models.attention import Mask, StackedLinear, length_mask
+from malmoi.models.attention import StackedLinear, length_mask
 from malmoi.models.dropout import Dropout, RandomBits
 from malmoi.models.interface import (
     DecoderState,
@@ -40,87 +41,41 @@ from malmoi.models.recurrent import (
     masked_softmax,
     run_stack,
 )
-from malmoi.models.rows import RowLayout
+from malmoi.models.rows import RowLayout, RowState, SourceMemory
 
 
-@dataclass(frozen=True)
-class RnnMemory(Memory):
-    """The decoder's first states, and with attention what it looks at, once per sentence."""
-
-    first_BLCH: Tensor
-    values_BSA: Tensor
-    keys_BSA: Tensor
-    lengths_B: Tensor
-    mask: Mask
+class RnnMemory(SourceMemory):
+    """The decoder's first states, and with attention what it looks at."""
 
     @property
-    def num_sentences(self) -> int:
-        return self.lengths_B.numel()
+    def first_BLCH(self) -> Tensor:
+        return self.per_sentence[0]
 
-    def select(self, sentences_B: Tensor) -> "RnnMemory":
-        """Some of the sentences, cut to the longest of them."""
-        lengths_B = self.lengths_B[sentences_B]
-        longest = max(int(lengths_B.max()), 1) if lengths_B.numel() else 1
-        return RnnMemory(
-            self.first_BLCH[sentences_B],
-            self.values_BSA[sentences_B, :longest],
-            self.keys_BSA[sentences_B, :longest],
-            lengths_B,
-            length_mask(lengths_B, longest, self.values_BSA.dtype),
-        )
+    @property
+    def values_BSA(self) -> Tensor:
+        return self.per_place[0]
 
-    def append(self, other: "RnnMemory") -> "RnnMemory":
-        longest = max(self.values_BSA.size(1), other.values_BSA.size(1))
-        lengths_B = torch.cat([self.lengths_B, other.lengths_B])
-        return RnnMemory(
-            torch.cat([self.first_BLCH, other.first_BLCH]),
-            torch.cat([pad_places(self.values_BSA, longest), pad_places(other.values_BSA, longest)]),
-            torch.cat([pad_places(self.keys_BSA, longest), pad_places(other.keys_BSA, longest)]),
-            lengths_B,
-            length_mask(lengths_B, longest, self.values_BSA.dtype),
-        )
-
-
-def pad_places(states_BSA: Tensor, num_places: int) -> Tensor:
-    """Zeros after the last source place."""
-    return nn.functional.pad(states_BSA, (0, 0, 0, num_places - states_BSA.size(1)))
+    @property
+    def keys_BSA(self) -> Tensor:
+        """The values themselves, where no others are made of them."""
+        return self.per_place[-1]
 
 
 @dataclass(frozen=True)
-class RnnState(DecoderState):
-    """Rows of a search: their memory, which sentence each one asks, and their states."""
+class LastStates:
+    """States of all layers after the last token, all that a recurrent row keeps of its past."""
 
-    memory: RnnMemory
-    layout: RowLayout
     states_RLCH: Tensor
-    keep_attention: bool
-    attention_RS: Tensor | None = None
 
-    @property
-    def num_rows(self) -> int:
-        return self.layout.sentence_R.numel()
+    def select(self, rows_R: Tensor) -> "LastStates":
+        return LastStates(self.states_RLCH[rows_R])
 
-    def select(self, rows_R: Tensor) -> Self:
-        if self.layout.is_all_in_order(rows_R):
-            return self
-        layout, maybe_needed_B = self.layout.select(rows_R)
-        memory = self.memory if maybe_needed_B is None else self.memory.select(maybe_needed_B)
-        attention_RS = None
-        if self.attention_RS is not None:
-            attention_RS = self.attention_RS[rows_R, : memory.values_BSA.size(1)]
-        states_RLCH = self.states_RLCH[rows_R]
-        return replace(self, memory=memory, layout=layout, states_RLCH=states_RLCH, attention_RS=attention_RS)
+    def append(self, other: "LastStates") -> "LastStates":
+        return LastStates(torch.cat([self.states_RLCH, other.states_RLCH]))
 
-    def append(self, other: DecoderState) -> Self:
-        """Attention of the last step is left behind: `other` may not have made one."""
-        assert isinstance(other, RnnState)
-        return replace(
-            self,
-            memory=self.memory.append(other.memory),
-            layout=self.layout.append(other.layout),
-            states_RLCH=torch.cat([self.states_RLCH, other.states_RLCH]),
-            attention_RS=None,
-        )
+
+class RnnState(RowState[RnnMemory, LastStates]):
+    """Rows of a search."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +87,7 @@ class StepResult:
     weights_BKS: Tensor | None
 
 
-class RecurrentDecoder(nn.Module):
+class RecurrentDecoder(nn.Module, ABC):
     """The first states of a decoder, and the layers that run over all places at once."""
 
     def __init__(self, config: RnnConfig, sizes_in: list[int], bits: RandomBits) -> None:
@@ -169,17 +124,17 @@ class RecurrentDecoder(nn.Module):
             first.append(torch.stack(states, dim=1))
         return torch.stack(first, dim=1)
 
-    def keys(self, values_BSA: Tensor) -> Tensor:
-        """What queries are compared with."""
-        return values_BSA
+    def look_up(self, values_BSA: Tensor) -> tuple[Tensor, ...]:
+        """What the attention looks at, last what queries are compared with: here the values themselves."""
+        return (values_BSA,)
 
+    @abstractmethod
     def forward(self, embedded_BTX: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor | None]:
         """Hidden states at every place, `(B, T, D)`, and the weights of the attention, `(B, T, S)`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, embedded_RX: Tensor, states_RLCH: Tensor, memory: RnnMemory, layout: RowLayout) -> StepResult:
         """The same for one more place of each row."""
-        raise NotImplementedError
 
 
 class PlainDecoder(RecurrentDecoder):
@@ -239,8 +194,8 @@ class AdditiveDecoder(RecurrentDecoder):
         self.cell = AttentiveCell(config.cell, config.width, config.hidden)
         self.readout = StackedLinear(2 * config.hidden + config.width, config.width, 2)
 
-    def keys(self, values_BSA: Tensor) -> Tensor:
-        return self.cell.key(values_BSA)
+    def look_up(self, values_BSA: Tensor) -> tuple[Tensor, ...]:
+        return values_BSA, self.cell.key(values_BSA)
 
     def forward(self, embedded_BTX: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor | None]:
         # Only what depends on the state before is inside the loop.
@@ -342,7 +297,7 @@ class Rnn(Seq2Seq):
         mask = length_mask(source_lengths_B, source_BS.size(1), embedded_BSX.dtype)
         values_BSA, last_BLCA = self.encoder(embedded_BSX, source_lengths_B, mask)
         first_BLCH = self.decoder.first_states(last_BLCA)
-        return RnnMemory(first_BLCH, values_BSA, self.decoder.keys(values_BSA), source_lengths_B, mask)
+        return RnnMemory(self.decoder.look_up(values_BSA), (first_BLCH,), source_lengths_B, mask)
 
     @torch.no_grad()
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor, trace: Trace | None = None) -> RnnMemory:
@@ -351,9 +306,7 @@ class Rnn(Seq2Seq):
 
     def start(self, memory: Memory, keep_attention: bool = False) -> RnnState:
         assert isinstance(memory, RnnMemory)
-        num_rows = memory.num_sentences
-        layout = RowLayout.build(torch.arange(num_rows, device=memory.lengths_B.device), num_rows)
-        return RnnState(memory, layout, memory.first_BLCH, keep_attention)
+        return RnnState.start(memory, LastStates(memory.first_BLCH), keep_attention)
 
     @torch.no_grad()
     def step(self, token_R: Tensor, state: DecoderState, trace: Trace | None = None) -> tuple[Tensor, RnnState]:
@@ -361,9 +314,9 @@ class Rnn(Seq2Seq):
         check_tokens(token_R, state.num_rows)
         with self.bits.paused():
             embedded_RX = self.embed(self.target_embedding, token_R)
-            result = self.decoder.step(embedded_RX, state.states_RLCH, state.memory, state.layout)
+            result = self.decoder.step(embedded_RX, state.past.states_RLCH, state.memory, state.layout)
         weights_RS = None if result.weights_BKS is None else state.layout.ungroup(result.weights_BKS)
         if trace is not None and weights_RS is not None:
             trace.add("decoder.cross", weights_RS[:, None, None])
         attention_RS = weights_RS if state.keep_attention else None
-        return result.hidden_RD, replace(state, states_RLCH=result.states_RLCH, attention_RS=attention_RS)
+        return result.hidden_RD, replace(state, past=LastStates(result.states_RLCH), attention_RS=attention_RS)

@@ -1,14 +1,18 @@
 """Bookkeeping of live rows in search: which sentence a row asks, and the keys and values of its past.
 
-In: row numbers to keep, repeat or drop. Out: layouts and caches for the rows that live on.
+In: row numbers to keep, repeat or drop. Out: layouts, memories, caches and states for the rows that live on.
 
 Letters: B sentences held in memory, R live rows, K most rows of one sentence, S places, L layers, D width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
+
+from malmoi.models.attention import Mask, length_mask
+from malmoi.models.interface import DecoderState, Memory
 
 
 @dataclass(frozen=True)
@@ -143,3 +147,108 @@ class Cache:
         start_R = torch.cat(starts)
         is_mixed = bool((start_R != 0).any())
         return Cache(CacheBuffer(torch.cat(parts, dim=3), length), length, start_R if is_mixed else None)
+
+
+@dataclass(frozen=True)
+class SourceMemory(Memory):
+    """What the decoder asks of encoded sources, once per sentence.
+
+    `per_place` are tensors `(B, ..., S, X)`, zeros or anything else past a sentence's length; `per_sentence` are
+    tensors `(B, ...)`.
+    """
+
+    per_place: tuple[Tensor, ...]
+    per_sentence: tuple[Tensor, ...]
+    lengths_B: Tensor
+    mask: Mask
+
+    @property
+    def num_sentences(self) -> int:
+        return self.lengths_B.numel()
+
+    @property
+    def num_places(self) -> int:
+        return self.per_place[0].size(-2)
+
+    def select(self, sentences_B: Tensor) -> Self:
+        """Some of the sentences, cut to the longest of them."""
+        lengths_B = self.lengths_B[sentences_B]
+        longest = max(int(lengths_B.max()), 1) if lengths_B.numel() else 1
+        return replace(
+            self,
+            per_place=tuple(one[..., :longest, :].index_select(0, sentences_B) for one in self.per_place),
+            per_sentence=tuple(one[sentences_B] for one in self.per_sentence),
+            lengths_B=lengths_B,
+            mask=length_mask(lengths_B, longest, self.per_place[0].dtype),
+        )
+
+    def append(self, other: Self) -> Self:
+        """These sentences, then those of another memory of the same model."""
+        longest = max(self.num_places, other.num_places)
+        lengths_B = torch.cat([self.lengths_B, other.lengths_B])
+        per_place = zip(self.per_place, other.per_place, strict=True)
+        per_sentence = zip(self.per_sentence, other.per_sentence, strict=True)
+        return replace(
+            self,
+            per_place=tuple(torch.cat([pad_places(one, longest) for one in pair]) for pair in per_place),
+            per_sentence=tuple(torch.cat(pair) for pair in per_sentence),
+            lengths_B=lengths_B,
+            mask=length_mask(lengths_B, longest, self.per_place[0].dtype),
+        )
+
+
+def pad_places(states_BSX: Tensor, num_places: int) -> Tensor:
+    """Zeros after the last source place."""
+    return torch.nn.functional.pad(states_BSX, (0, 0, 0, num_places - states_BSX.size(-2)))
+
+
+class Past(Protocol):
+    """What rows keep of the tokens that they were fed."""
+
+    def select(self, rows_R: Tensor) -> Self: ...
+
+    def append(self, other: Self) -> Self: ...
+
+
+MemoryT = TypeVar("MemoryT", bound=SourceMemory)
+PastT = TypeVar("PastT", bound=Past)
+
+
+@dataclass(frozen=True)
+class RowState(DecoderState, Generic[MemoryT, PastT]):
+    """Rows of a search: their memory, which sentence each one asks, and their past."""
+
+    memory: MemoryT
+    layout: RowLayout
+    past: PastT
+    keep_attention: bool
+    attention_RS: Tensor | None = None
+
+    @classmethod
+    def start(cls, memory: MemoryT, past: PastT, keep_attention: bool) -> Self:
+        """One row per sentence."""
+        sentence_R = torch.arange(memory.num_sentences, device=memory.lengths_B.device)
+        return cls(memory, RowLayout.build(sentence_R, memory.num_sentences), past, keep_attention)
+
+    @property
+    def num_rows(self) -> int:
+        return self.layout.sentence_R.numel()
+
+    def select(self, rows_R: Tensor) -> Self:
+        if self.layout.is_all_in_order(rows_R):
+            return self
+        layout, maybe_needed_B = self.layout.select(rows_R)
+        memory = self.memory if maybe_needed_B is None else self.memory.select(maybe_needed_B)
+        attention_RS = None if self.attention_RS is None else self.attention_RS[rows_R, : memory.num_places]
+        return replace(self, memory=memory, layout=layout, past=self.past.select(rows_R), attention_RS=attention_RS)
+
+    def append(self, other: DecoderState) -> Self:
+        """Attention of the last step is left behind: `other` may not have made one."""
+        assert isinstance(other, type(self))
+        return replace(
+            self,
+            memory=self.memory.append(other.memory),
+            layout=self.layout.append(other.layout),
+            past=self.past.append(other.past),
+            attention_RS=None,
+        )

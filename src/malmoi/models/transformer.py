@@ -9,7 +9,6 @@ K rows per sentence.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +27,7 @@ from malmoi.models.interface import (
     check_tokens,
 )
 from malmoi.models.positions import AttentionPositions, EmbeddingPositions
-from malmoi.models.rows import Cache, RowLayout
+from malmoi.models.rows import Cache, RowLayout, RowState, SourceMemory
 
 
 @dataclass(frozen=True)
@@ -154,75 +153,8 @@ class Decoder(nn.Module):
         return self.norm(states_BTD)
 
 
-@dataclass(frozen=True)
-class TransformerMemory(Memory):
-    """Keys and values of each decoder layer's cross-attention, once per sentence."""
-
-    key_values_LB2NSH: tuple[Tensor, ...]
-    lengths_B: Tensor
-    mask: Mask
-
-    @property
-    def num_sentences(self) -> int:
-        return self.lengths_B.numel()
-
-    def select(self, sentences_B: Tensor) -> "TransformerMemory":
-        """Some of the sentences, cut to the longest of them."""
-        lengths_B = self.lengths_B[sentences_B]
-        longest = max(int(lengths_B.max()), 1) if lengths_B.numel() else 1
-        layers = tuple(layer[:, :, :, :longest].index_select(0, sentences_B) for layer in self.key_values_LB2NSH)
-        return TransformerMemory(layers, lengths_B, length_mask(lengths_B, longest, layers[0].dtype))
-
-    def append(self, other: "TransformerMemory") -> "TransformerMemory":
-        longest = max(memory.key_values_LB2NSH[0].size(3) for memory in (self, other))
-        layers = tuple(
-            torch.cat([pad_places(mine, longest), pad_places(theirs, longest)])
-            for mine, theirs in zip(self.key_values_LB2NSH, other.key_values_LB2NSH, strict=True)
-        )
-        lengths_B = torch.cat([self.lengths_B, other.lengths_B])
-        return TransformerMemory(layers, lengths_B, length_mask(lengths_B, longest, layers[0].dtype))
-
-
-def pad_places(key_values_B2NSH: Tensor, num_places: int) -> Tensor:
-    """Zeros after the last source place."""
-    return nn.functional.pad(key_values_B2NSH, (0, 0, 0, num_places - key_values_B2NSH.size(3)))
-
-
-@dataclass(frozen=True)
-class TransformerState(DecoderState):
-    """Rows of a search: their memory, which sentence each one asks, and the keys and values of their past."""
-
-    memory: TransformerMemory
-    layout: RowLayout
-    cache: Cache
-    keep_attention: bool
-    attention_RS: Tensor | None = None
-
-    @property
-    def num_rows(self) -> int:
-        return self.layout.sentence_R.numel()
-
-    def select(self, rows_R: Tensor) -> Self:
-        if self.layout.is_all_in_order(rows_R):
-            return self
-        layout, maybe_needed_B = self.layout.select(rows_R)
-        memory = self.memory if maybe_needed_B is None else self.memory.select(maybe_needed_B)
-        attention_RS = None
-        if self.attention_RS is not None:
-            attention_RS = self.attention_RS[rows_R, : memory.key_values_LB2NSH[0].size(3)]
-        cache = self.cache.select(rows_R)
-        return replace(self, memory=memory, layout=layout, cache=cache, attention_RS=attention_RS)
-
-    def append(self, other: DecoderState) -> Self:
-        """Attention of the last step is left behind: `other` may not have made one."""
-        assert isinstance(other, TransformerState)
-        return replace(
-            self,
-            memory=self.memory.append(other.memory),
-            layout=self.layout.append(other.layout),
-            cache=self.cache.append(other.cache),
-            attention_RS=None,
-        )
+class TransformerState(RowState[SourceMemory, Cache]):
+    """Rows of a search; their memory holds each layer's keys and values of the cross-attention, `(B, 2, N, S, H)`."""
 
 
 class Transformer(Seq2Seq):
@@ -277,25 +209,22 @@ class Transformer(Seq2Seq):
         return self.embedding_dropout(scale_and_add(embedded_BTD, table_TD))
 
     @torch.no_grad()
-    def encode(self, source_BS: Tensor, source_lengths_B: Tensor, trace: Trace | None = None) -> TransformerMemory:
+    def encode(self, source_BS: Tensor, source_lengths_B: Tensor, trace: Trace | None = None) -> SourceMemory:
         with self.bits.paused():
             memory_BSD, mask = self.read(source_BS, source_lengths_B, trace)
         layers = tuple(layer.cross_attention.project(memory_BSD) for layer in self.decoder.stack)
-        return TransformerMemory(layers, source_lengths_B, mask)
+        return SourceMemory(layers, (), source_lengths_B, mask)
 
     def start(self, memory: Memory, keep_attention: bool = False) -> TransformerState:
-        assert isinstance(memory, TransformerMemory)
-        num_rows = memory.num_sentences
-        layout = RowLayout.build(torch.arange(num_rows, device=memory.lengths_B.device), num_rows)
-        like = memory.key_values_LB2NSH[0]
-        cache = Cache.empty(len(self.decoder.layers), num_rows, self.width, like)
-        return TransformerState(memory, layout, cache, keep_attention)
+        assert isinstance(memory, SourceMemory)
+        cache = Cache.empty(len(self.decoder.layers), memory.num_sentences, self.width, memory.per_place[0])
+        return TransformerState.start(memory, cache, keep_attention)
 
     @torch.no_grad()
     def step(self, token_R: Tensor, state: DecoderState, trace: Trace | None = None) -> tuple[Tensor, TransformerState]:
         assert isinstance(state, TransformerState)
         check_tokens(token_R, state.num_rows)
-        cache = state.cache.extend()
+        cache = state.past.extend()
         last_cross = Trace() if state.keep_attention else None
         cross_trace = Trace() if trace is not None else None
         with self.bits.paused():
@@ -308,7 +237,7 @@ class Transformer(Seq2Seq):
                     started,
                     position,
                     state.layout,
-                    state.memory.key_values_LB2NSH[index],
+                    state.memory.per_place[index],
                     state.memory.mask,
                 )
                 asked = last_cross if is_last and trace is None else cross_trace
@@ -320,7 +249,7 @@ class Transformer(Seq2Seq):
                 attention_RS = weights_RNS.mean(dim=1)
                 if trace is not None:
                     trace.add(name, weights_RNS[:, :, None])
-        after = replace(state, cache=cache, attention_RS=attention_RS if state.keep_attention else None)
+        after = replace(state, past=cache, attention_RS=attention_RS if state.keep_attention else None)
         return self.decoder.norm(states_RD), after
 
     def embed_step(self, token_R: Tensor, cache: Cache) -> tuple[Tensor, Tensor, Mask]:
