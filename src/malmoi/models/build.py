@@ -6,9 +6,11 @@ In: a `ModelConfig` and the sizes of the vocabularies. Out: a `Seq2Seq` whose st
 from typing import assert_never
 
 import torch
+from torch import nn
 
 from malmoi.config import ModelConfig, RnnConfig, TransformerConfig
-from malmoi.models.blocks import initialize
+from malmoi.models.attention import CrossAttention, SelfAttention
+from malmoi.models.blocks import FeedForward, initialize
 from malmoi.models.dropout import RandomBits
 from malmoi.models.interface import Seq2Seq
 from malmoi.models.positions import (
@@ -34,7 +36,29 @@ def build_model(
         model = construct(config, source_vocabulary_size, target_vocabulary_size, RandomBits(seed))
     with torch.no_grad():
         initialize(model, torch.Generator().manual_seed(seed))
+        if isinstance(model, Transformer):
+            shrink_branches(model.encoder)
+            shrink_branches(model.decoder)
     return model
+
+
+def shrink_branches(stack: nn.Module) -> None:
+    """Divide what each of a stack's M sublayers adds to the sum by sqrt(M) (Radford et al., 2019, section 2.3).
+
+    At full size the mean over the sentence that attention adds, the same at every place, grows from layer to layer
+    until all places look alike and cross-attention has nothing to choose from: see decision 0007.
+    """
+    branches: list[nn.Linear] = []
+    for module in stack.modules():
+        match module:
+            case SelfAttention() | CrossAttention():
+                branches.append(module.output)
+            case FeedForward():
+                branches.append(module.outer)
+            case _:
+                pass
+    for branch in branches:
+        branch.weight.mul_(len(branches) ** -0.5)
 
 
 def construct(
@@ -50,10 +74,18 @@ def construct(
             assert_never(config)
 
 
-def count_parameters(config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int) -> int:
-    """How many parameters such a model has; takes no memory for them."""
+def outline_model(config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int) -> Seq2Seq:
+    """A model without values, which takes no memory for them (torch's `meta` device): names, shapes and ties alone.
+
+    Errors as those of `build_model`.
+    """
     with torch.device("meta"):
-        model = construct(config, source_vocabulary_size, target_vocabulary_size, RandomBits())
+        return construct(config, source_vocabulary_size, target_vocabulary_size, RandomBits())
+
+
+def count_parameters(config: ModelConfig, source_vocabulary_size: int, target_vocabulary_size: int) -> int:
+    """How many parameters such a model has."""
+    model = outline_model(config, source_vocabulary_size, target_vocabulary_size)
     return sum(parameter.numel() for parameter in model.parameters())
 
 

@@ -34,9 +34,13 @@ def test_start_values_come_from_the_seed_alone(config: ModelConfig) -> None:
 
 
 def test_transformers_begin_as_in_the_papers_code() -> None:
-    """Embeddings normal with d^-1/2; each of Q, K, V uniform by its own fan; biases 0, norms 1."""
+    """Embeddings normal with d^-1/2; each of Q, K, V uniform by its own fan; biases 0, norms 1.
+
+    What a sublayer adds is divided by the root of their number: 2 in each layer of the encoder, 3 in the decoder's.
+    """
     width = 64
-    config = TransformerConfig(width=width, heads=4, encoder_layers=1, decoder_layers=1, feed_forward=128)
+    config = TransformerConfig(width=width, heads=4, encoder_layers=2, decoder_layers=1, feed_forward=128)
+    num_sublayers = {"encoder": 4, "decoder": 3}
     model = build_model(config, 500, 500)
     for name, tensor in weights(model).items():
         if "embedding" in name:
@@ -50,6 +54,8 @@ def test_transformers_begin_as_in_the_papers_code() -> None:
             rows = {"input": 3, "key_value": 2}.get(name.split(".")[-2], 1)
             for part in tensor.chunk(rows):
                 bound = math.sqrt(6 / (part.size(0) + part.size(1)))
+                if name.split(".")[-2] in ("output", "outer"):
+                    bound /= math.sqrt(num_sublayers[name.split(".")[0]])
                 assert bound * 0.98 < part.abs().max().item() <= bound
                 assert part.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
@@ -126,3 +132,16 @@ def test_modules_say_what_they_drop() -> None:
     model = build_model(small_transformer(dropout=0.25), 5, 5)
     assert "probability=0.25" in repr(model)
     assert isinstance(model, nn.Module)
+
+
+def test_places_of_a_sentence_stay_apart_at_the_start() -> None:
+    """Full-size sublayers gave a mean cosine of 0.9 here: cross-attention then has nothing to choose from."""
+    config = TransformerConfig(width=64, heads=4, encoder_layers=6, decoder_layers=1, feed_forward=128)
+    network = build_model(config, 200, 200).eval()
+    source_BS = torch.randint(2, 200, (8, 12), generator=torch.Generator().manual_seed(1))
+    lengths_B = torch.full((8,), 12)
+    assert isinstance(network, Transformer)
+    with torch.no_grad():
+        memory_BSD, _ = network.read(source_BS, lengths_B, None)
+    cosines = torch.nn.functional.cosine_similarity(memory_BSD[:, :, None], memory_BSD[:, None], dim=-1)
+    assert float(cosines.mean()) < 0.6
