@@ -1,5 +1,6 @@
 """Small things to train on, shared by tests of the training room."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq
 from malmoi.training.signals import StopSignals
 from malmoi.training.trainer import Trainer
-from malmoi.training.validation import Validation
+from malmoi.training.validation import Divide, Validation
 
 VOCABULARY = 20
 END = 1
@@ -101,11 +102,17 @@ class ToyRun:
         save_file(dict(weights), folder / "model.safetensors")
         self.saved.append(step)
 
+    def evaluate_texts(self, network: Seq2Seq, divide: Divide) -> dict[str, float]:
+        """`evaluate` as the work that is done on texts."""
+        (found,) = divide(["text"], lambda _: [json.dumps(self.evaluate(network))])
+        return json.loads(found)
+
     def trainer(self, **overrides: Any) -> Trainer:
         self.network = toy_network(self.dropout)
         self.folder.mkdir(exist_ok=True)
         num_characters = 14 + 4
-        validation = Validation(lambda: self.held_out, num_characters, self.evaluate) if self.with_validation else None
+        evaluate = self.evaluate_texts if self.evaluate is not None else None
+        validation = Validation(self.held_out, num_characters, evaluate) if self.with_validation else None
         return Trainer(
             self.network,
             TrainingConfig(**{**self.settings, **overrides}),

@@ -16,6 +16,7 @@ Tying = Literal["all", "target", "none"]
 Cell = Literal["gru", "lstm"]
 RnnAttention = Literal["none", "additive", "dot"]
 ScheduleKind = Literal["paper", "inverse_sqrt", "cosine", "constant"]
+ParallelKind = Literal["ddp", "fsdp"]
 Metric = Literal["loss", "bleu", "chrf", "ter", "exact", "segment_error", "wer", "ser"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -182,9 +183,11 @@ class TrainingConfig(Table):
     batch_tokens: Count = 4096
     """Size of one update: sentences times the longest source or target among them, end symbols included."""
     micro_batch_tokens: Annotated[int, Field(ge=0)] = 0
-    """Most tokens in memory at once; an update is cut into such parts. 0: the whole update."""
+    """Most tokens in the memory of a process at once; its share of an update is cut into such parts. 0: all of it."""
     fit_memory: bool = False
     """Find `micro_batch_tokens` by trying, before training starts."""
+    parallel: ParallelKind = "ddp"
+    """What several processes do (torchrun): `ddp`, each holds the whole model; `fsdp`, each holds a part of it."""
     optimizer: Literal["adam", "adamw"] = "adam"
     lr: Annotated[float, Field(gt=0.0)] | None = None
     """Peak learning rate; left out: width^-0.5 * warmup_steps^-0.5, as in the paper (5.3)."""

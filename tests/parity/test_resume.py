@@ -85,7 +85,7 @@ def test_a_real_store_resumes_to_the_same_lines(tmp_path: Path, prefetch: int) -
     assert all(torch.equal(parts.weights()[name], tensor) for name, tensor in long.weights().items())
     # Another batch size: positions mean nothing any more, the epoch starts anew.
     changed = real(parts, batch_tokens=30)
-    epoch = long.trainer(max_steps=30).store.newest()
+    epoch = long.trainer(max_steps=30).record.store.newest()
     assert epoch is not None and epoch[0].run.stream is not None
     before = len(parts.seen)
     changed.trainer(max_steps=31).run()

@@ -15,7 +15,7 @@ from malmoi.commands.folder import RunFolder
 from malmoi.commands.material import Material
 from malmoi.commands.progress import Bar
 from malmoi.config import RunConfig, StoredConfig
-from malmoi.data.batch import BatchMaker, validation_batches
+from malmoi.data.batch import BatchMaker, ValidationBatches
 from malmoi.data.batching import BatchPlan, BatchStream, in_order
 from malmoi.evaluation.evaluate import make_validation
 from malmoi.log import get_logger
@@ -76,9 +76,9 @@ def make_trainer_validation(config: RunConfig, material: Material) -> Validation
     )
     evaluate = make_validation(tokenizers, text.sources, text.references, metrics=training.metrics, decoding=decoding)
     return Validation(
-        batches=lambda: validation_batches(material.valid, tokenizers, in_order(material.valid, training.batch_tokens)),
+        batches=ValidationBatches(material.valid, tokenizers, in_order(material.valid, training.batch_tokens)),
         num_characters=sum(len(right[0]) + 1 for right in material.validation.references.answers),
-        evaluate=evaluate if set(training.metrics) - {"loss"} else None,
+        evaluate=(lambda network, _: evaluate(network)) if set(training.metrics) - {"loss"} else None,
     )
 
 

@@ -7,9 +7,9 @@ Padding is the id of the extra row that stands last in an embedding, but its val
 goes by lengths, so that no id of the vocabulary, the end symbol least of all, can be mistaken for padding.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,21 @@ class Batch:
             target_lengths_B=target_lengths,
             lines_B=self.lines_B[first:last],
             num_target_tokens=int(target_lengths.sum()),
+        )
+
+    def without_targets(self) -> "Batch":
+        """One row, of one place on each side, that has no real target token.
+
+        A pass over it takes the way of every other, and gives a loss and gradients of zero.
+        """
+        return Batch(
+            source_BS=self.source_BS[:1, :1],
+            source_lengths_B=torch.ones_like(self.source_lengths_B[:1]),
+            target_input_BT=self.target_input_BT[:1, :1],
+            target_output_BT=self.target_output_BT[:1, :1],
+            target_lengths_B=torch.zeros_like(self.target_lengths_B[:1]),
+            lines_B=self.lines_B[:1],
+            num_target_tokens=0,
         )
 
 
@@ -190,9 +205,11 @@ class BatchMaker:
     """Batches for training from indices, with subword sampling on request (`sampling` above 0).
 
     Sampled text is decoded from the stored ids and encoded anew, by a generator that depends on (seed, epoch, position)
-    alone: BPE-dropout (Provilkov et al., 2020) or unigram sampling (Kudo, 2018), on each side whose tokeniser is of
-    such a kind. It grows longer, so a batch may then hold more than its budget (`Batch.split` counts what is there); a
-    text that grows beyond `max_tokens` keeps its stored ids.
+    and the pair's row alone: BPE-dropout (Provilkov et al., 2020) or unigram sampling (Kudo, 2018), on each side whose
+    tokeniser is of such a kind. It grows longer, so a batch may then hold more than its budget (`Batch.split` counts
+    what is there); a text that grows beyond `max_tokens` keeps its stored ids.
+
+    `part` says which rows are made, of a batch that is shared out; the rest is not read.
     """
 
     stores: Sequence[Store]
@@ -200,30 +217,37 @@ class BatchMaker:
     seed: int
     sampling: float = 0.0
     max_tokens: int = 256
+    part: slice = field(default_factory=lambda: slice(None))
 
     def __call__(self, indices: IntArray, epoch: int, position: int) -> Batch:
-        """The batch of these pairs, which stands at this position of this epoch."""
+        """This part of the batch of these pairs, which stands at this position of this epoch."""
+        mine = indices[self.part]
         source_padding_id, target_start_id = self.tokenizers.source.size, self.tokenizers.target.size
-        batch = collate(self.stores, indices, source_padding_id, target_start_id)
+        if not len(mine):
+            return collate(self.stores, indices[:1], source_padding_id, target_start_id).without_targets()
+        batch = collate(self.stores, mine, source_padding_id, target_start_id)
         if not self.sampling:
             return batch
-        seeds = np.random.default_rng([self.seed, SAMPLING, epoch, position]).integers(2**32, size=2)
+        randomness = np.random.default_rng([self.seed, SAMPLING, epoch, position])
+        seeds = randomness.integers(2**32, size=(len(indices), 2))[self.part]
         source = rows_of(batch.source_BS, batch.source_lengths_B)
         target = rows_of(batch.target_output_BT, batch.target_lengths_B)
         return batch_of_rows(
-            self.sampled(self.tokenizers.source, source, int(seeds[0])),
-            self.sampled(self.tokenizers.target, target, int(seeds[1])),
+            self.sampled(self.tokenizers.source, source, seeds[:, 0]),
+            self.sampled(self.tokenizers.target, target, seeds[:, 1]),
             batch.lines_B,
             source_padding_id,
             target_start_id,
         )
 
-    def sampled(self, tokenizer: Tokenizer, rows: list[list[int]], seed: int) -> list[list[int]]:
-        """Rows cut anew."""
+    def sampled(self, tokenizer: Tokenizer, rows: list[list[int]], seeds: npt.NDArray[np.int64]) -> list[list[int]]:
+        """Rows cut anew, each with a seed of its own."""
         if tokenizer.kind not in ("bpe", "unigram"):
             return rows
-        texts = [tokenizer.decode(row) for row in rows]
-        anew = [[*row, tokenizer.end_id] for row in tokenizer.encode_sampled(texts, self.sampling, seed)]
+        anew = [
+            [*tokenizer.encode_sampled([tokenizer.decode(row)], self.sampling, int(seed))[0], tokenizer.end_id]
+            for row, seed in zip(rows, seeds, strict=True)
+        ]
         return [new if len(new) <= self.max_tokens else old for new, old in zip(anew, rows, strict=True)]
 
 
@@ -232,7 +256,24 @@ def rows_of(ids_BL: Tensor, lengths_B: Tensor) -> list[list[int]]:
     return [row[:length] for row, length in zip(ids_BL.tolist(), lengths_B.tolist(), strict=True)]
 
 
-def validation_batches(stores: Sequence[Store], tokenizers: Tokenizers, plan: Iterable[IntArray]) -> Iterator[Batch]:
-    """The batches of a plan of `batching.in_order`, one after the other, never sampled."""
-    for indices in plan:
-        yield collate(stores, indices, tokenizers.source.size, tokenizers.target.size)
+class IndexLists(Protocol):
+    """Indices of the pairs of each batch; `batching.EpochPlan` is one."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, position: int, /) -> IntArray: ...
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationBatches:
+    """The batches of a plan of `batching.in_order`, never sampled, each made when it is asked for."""
+
+    stores: Sequence[Store]
+    tokenizers: Tokenizers
+    plan: IndexLists
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, number: int, /) -> Batch:
+        return collate(self.stores, self.plan[number], self.tokenizers.source.size, self.tokenizers.target.size)

@@ -3,7 +3,7 @@
 In: stores with weights, a token budget and a seed. Out: batches without end, each with its epoch and position.
 
 The order is a function of (stores, batch_tokens, seed, epoch) alone: nothing that happened before matters, so that a
-run resumes from two numbers. A plan hands out indices of *global* batches; a process among several takes
+run resumes from two numbers. A plan hands out indices of *global* batches; a process among several makes
 `indices[rank::num_ranks]` of each, which are disjoint and of like lengths, since rows stand sorted by length.
 """
 

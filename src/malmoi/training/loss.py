@@ -10,8 +10,7 @@ section 7; Vaswani et al., 2017, section 5.4). The start symbol is no class and 
 Letters: B sentences, T target positions, D width, V classes, P real target positions, R rows of one chunk.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +25,11 @@ ACCELERATOR_CHUNK_ELEMENTS = 2**27
 SMALLEST_CHUNK_ROWS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class LossSum:
+class LossSum(NamedTuple):
     """Sums over the real target positions of a batch.
 
     `loss` (smoothed) carries the gradient; `nll`, the negative log-likelihood in nats, is what perplexity is made of.
+    A tuple, as what wraps a module looks into no other container for the tensors that come out of it.
     """
 
     loss: Tensor

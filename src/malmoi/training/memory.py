@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from malmoi.config import TrainingConfig
 from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.errors import ConfigError
 from malmoi.log import get_logger
 from malmoi.training.loss import ModelWithLoss
+from malmoi.training.ranks import Ranks
 
 # Of the memory that is free now; others need some too.
 USABLE_SHARE = 0.6
@@ -24,16 +26,35 @@ PEAK_OVER_KEPT = 2.0
 PROBE_TOKENS = 1024
 
 
-def find_micro_batch_tokens(model: ModelWithLoss, batch_tokens: int, longest: int, device: torch.device) -> int:
+def choose_micro_batch(
+    model: ModelWithLoss, config: TrainingConfig, longest: int, device: torch.device, ranks: Ranks
+) -> int:
+    """Tokens of a micro-batch as configured, or what fits in every rank; 0 is the whole update."""
+    if not config.fit_memory:
+        return config.micro_batch_tokens
+    if ranks.count > 1 and config.parallel == "fsdp":
+        raise ConfigError(
+            "training.fit_memory tries sizes in each process by itself, which a model in pieces (training.parallel = "
+            "fsdp) does not allow: set training.micro_batch_tokens"
+        )
+    share = math.ceil(config.batch_tokens / ranks.count)
+    found = find_micro_batch_tokens(model, share, longest, device, num_sharing=ranks.local_count)
+    return int(min(tokens for (tokens,) in ranks.gather(found)))
+
+
+def find_micro_batch_tokens(
+    model: ModelWithLoss, batch_tokens: int, longest: int, device: torch.device, *, num_sharing: int = 1
+) -> int:
     """The largest part of `batch_tokens` that fits, as tokens of a micro-batch; never below one pair of `longest`.
 
-    `ConfigError` if not even that fits. The model's gradients are cleared.
+    `num_sharing`: processes that share the memory of the CPU. `ConfigError` if not even one pair fits. The model's
+    gradients are cleared.
     """
     longest = min(longest, batch_tokens)
     model.train()
     try:
         if device.type == "cpu":
-            found = estimate(model, batch_tokens, longest)
+            found = estimate(model, batch_tokens, longest, num_sharing)
         else:
             found = try_sizes(model, batch_tokens, longest, device)
     finally:
@@ -42,7 +63,7 @@ def find_micro_batch_tokens(model: ModelWithLoss, batch_tokens: int, longest: in
     return found
 
 
-def estimate(model: ModelWithLoss, batch_tokens: int, longest: int) -> int:
+def estimate(model: ModelWithLoss, batch_tokens: int, longest: int, num_sharing: int) -> int:
     """From the bytes that a small pass keeps, and the memory that is free."""
     maybe_free = free_memory()
     if maybe_free is None:
@@ -50,7 +71,7 @@ def estimate(model: ModelWithLoss, batch_tokens: int, longest: int) -> int:
         return batch_tokens
     rows = max(1, PROBE_TOKENS // longest)
     per_token = PEAK_OVER_KEPT * kept_bytes(model, probe_batch(model, rows, longest)) / (rows * longest)
-    usable = USABLE_SHARE * maybe_free - optimiser_bytes(model)
+    usable = USABLE_SHARE * maybe_free / num_sharing - optimiser_bytes(model)
     fitting = math.floor(usable / per_token)
     if fitting < longest:
         raise ConfigError(

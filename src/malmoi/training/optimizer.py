@@ -14,6 +14,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from malmoi.config import TrainingConfig
 from malmoi.errors import ConfigError
+from malmoi.training.shards import like, put
 
 Parameters: TypeAlias = dict[str, nn.Parameter]
 """Parameters by name; one that bears several names stands under its first."""
@@ -105,9 +106,7 @@ def restore_moments(
         by_name.setdefault(name, {})[kind] = value
     for name, parameter in parameters.items():
         if name in by_name:
-            optimizer.state[parameter] = {
-                kind: value.to(device=parameter.device, copy=True) for kind, value in by_name[name].items()
-            }
+            optimizer.state[parameter] = {kind: like(parameter, value) for kind, value in by_name[name].items()}
     return [name for name in parameters if name not in by_name]
 
 
@@ -134,7 +133,7 @@ class WeightAverage:
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back stored averages."""
         for name, tensor in self.tensors.items():
-            tensor.copy_(tensors[name])
+            put(tensor, tensors[name])
 
     @contextmanager
     def in_place(self) -> Generator[None]:

@@ -3,6 +3,9 @@
 In: SIGTERM, SIGINT (Ctrl-C), SIGUSR1 (what some clusters send before time is up). Out: a flag that a run looks at
 after each update. Work that may be thrown away (validation, waiting for data) is cut short at once. A second signal
 ends the program on the spot; that does no harm, as whatever is written gets its name only when it is complete.
+
+Under a launcher the first signal is the only one that counts: torchrun passes on what its processes have heard already,
+and asks those that are still there to stop as soon as one has left. It ends who takes too long by SIGKILL.
 """
 
 import signal
@@ -11,8 +14,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
-
-from malmoi.log import get_logger
 
 T = TypeVar("T")
 NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
@@ -28,7 +29,9 @@ class StopSignals:
     Outside of the main thread no handler can be set; then nothing is caught here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_launched: bool = False) -> None:
+        """`is_launched`: by something that repeats signals."""
+        self.is_launched = is_launched
         self.received: int | None = None
         self.is_interruptible = False
         self.former: dict[int, Any] = {}
@@ -44,12 +47,16 @@ class StopSignals:
     ) -> None:
         for number, handler in self.former.items():
             # None: the handler was not set from Python and cannot be put back from here.
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+            former = handler if handler is not None else signal.SIG_DFL
+            # Who was told to stop is on the way out; a repetition would take the exit status away.
+            signal.signal(number, signal.SIG_IGN if self.is_launched and self.received is not None else former)
         self.former.clear()
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """What happens when a signal arrives; called in the main thread between two operations."""
         if self.received is not None:
+            if self.is_launched:
+                return
             raise SystemExit(128 + number)
         self.received = number
         if self.is_interruptible:
@@ -74,8 +81,3 @@ class StopSignals:
             yield
         finally:
             self.is_interruptible = False
-
-    def announce(self, what_follows: str) -> None:
-        """Say which signal came and what is done about it; not from the handler, where logging could block."""
-        if self.received is not None:
-            get_logger().warning("received %s: %s", signal.Signals(self.received).name, what_follows)

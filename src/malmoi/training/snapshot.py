@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from malmoi.errors import CheckpointError
 from malmoi.training.optimizer import Parameters, WeightAverage, moments_of, restore_moments
+from malmoi.training.shards import put
 
 
 def network_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -55,7 +56,7 @@ def restore(
             "resume with the run's own config, or start anew in another folder"
         )
     for name, tensor in own.items():
-        tensor.copy_(weights[name])
+        put(tensor, weights[name])
     missing = restore_moments(optimizer, parameters, part(tensors, "moments/"))
     if missing:
         raise CheckpointError(

@@ -1,6 +1,6 @@
 """What must be equal for a run to be repeated bit for bit.
 
-In: the device that a run computes on. Out: a description of the surroundings, stored with its states.
+In: the device that a run computes on, and how many ranks. Out: a description of the surroundings, stored with states.
 """
 
 import platform
@@ -9,7 +9,7 @@ from importlib.metadata import version
 import torch
 
 
-def describe_surroundings(device: torch.device) -> dict[str, str]:
+def describe_surroundings(device: torch.device, num_ranks: int = 1) -> dict[str, str]:
     """What decides the last digits of a result beside data, settings and seed."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
     return {
@@ -21,4 +21,5 @@ def describe_surroundings(device: torch.device) -> dict[str, str]:
         "kernels": name,
         "machine": platform.machine(),
         "threads": str(torch.get_num_threads()),
+        "ranks": str(num_ranks),
     }

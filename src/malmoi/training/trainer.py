@@ -4,7 +4,8 @@ In: a network, settings, a run folder, a stream of batches, and functions of who
 score a model, write a model folder. Out: an `Outcome`; in the folder `metrics.jsonl`, `state/`, `checkpoints/`.
 
 All that decides what comes next stands in a `RunState`, and what is due is decided from it alone. So a run that goes
-on from a saved state takes the very turns that it would have taken without a stop.
+on from a saved state takes the very turns that it would have taken without a stop, and so do the ranks of one run, each
+of which goes this way with the same state: what they cannot know alone they ask each other (`agreement`).
 """
 
 import time
@@ -18,28 +19,37 @@ from torch import Tensor
 from malmoi.config import TrainingConfig
 from malmoi.data.batch import Batch
 from malmoi.device import choose_device
-from malmoi.errors import CheckpointError, ConfigError
+from malmoi.errors import ConfigError
 from malmoi.log import get_logger
 from malmoi.models.interface import Seq2Seq
-from malmoi.training.checkpoints import Checkpoint, choose_kept, is_better, rank, remove_folder, remove_temporaries
+from malmoi.training.agreement import Agreement
+from malmoi.training.checkpoints import Checkpoint, choose_kept, is_better, rank
 from malmoi.training.health import RESCUE_FACTOR, TrainingError, check_skips, check_validation
 from malmoi.training.loss import ModelWithLoss
-from malmoi.training.memory import find_micro_batch_tokens
-from malmoi.training.meters import Meter, MetricsFile, Row
+from malmoi.training.memory import choose_micro_batch
+from malmoi.training.meters import Meter, Row
 from malmoi.training.optimizer import WeightAverage, build_optimizer, freeze_parameters, trainable_parameters
 from malmoi.training.outcome import Outcome, Progress, Reason, limit_reached, share_done
-from malmoi.training.resume import match_checkpoints, name_differences
+from malmoi.training.parallel import Whole, distribute
+from malmoi.training.ranks import ALONE, Ranks
+from malmoi.training.record import Record, SaveModel
+from malmoi.training.resume import name_differences
 from malmoi.training.schedule import learning_rate, peak_rate
 from malmoi.training.signals import StopSignals
 from malmoi.training.snapshot import collect, network_tensors, restore
-from malmoi.training.state import RunState, SavedNumbers, StateStore
+from malmoi.training.state import RunState, SavedNumbers
 from malmoi.training.step import Updater
 from malmoi.training.surroundings import describe_surroundings
 from malmoi.training.validation import Validation, validate
 
+ENDED: Reason = "data"
+
 
 class Stream(Protocol):
-    """Batches with (epoch, position), without end or to the end of the data; `data.batching.BatchStream` is one."""
+    """Batches with (epoch, position), without end or to the end of the data; `data.batching.BatchStream` is one.
+
+    A rank's stream gives this rank's share of each batch.
+    """
 
     num_batches: int
     """In the present epoch."""
@@ -53,16 +63,8 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-class SaveModel(Protocol):
-    """Writes a complete model folder, in place of an older one of that name, or raises `CheckpointError`."""
-
-    def __call__(
-        self, folder: Path, step: int, weights: Mapping[str, Tensor], metrics: Mapping[str, float]
-    ) -> None: ...
-
-
 class Trainer:
-    """One run in one folder, begun or resumed."""
+    """One run in one folder, begun or resumed; in every rank of the run there is one."""
 
     def __init__(
         self,
@@ -74,6 +76,7 @@ class Trainer:
         *,
         validation: Validation | None = None,
         longest: int = 256,
+        ranks: Ranks = ALONE,
         signals: StopSignals | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         on_row: Callable[[Row], None] | None = None,
@@ -82,33 +85,38 @@ class Trainer:
 
         Raises `ConfigError` for settings that cannot work with this network on this machine.
         """
-        if config.best_metric != "loss" and (validation is None or validation.evaluate is None):
+        needs_text = validation is not None and validation.evaluate is not None
+        if config.best_metric != "loss" and not needs_text:
             raise ConfigError(f"best_metric is {config.best_metric}, which needs validation with decoded text")
         peak_rate(config, network.width)
-        self.config, self.folder, self.longest = config, folder, longest
+        self.config, self.longest, self.ranks, self.network = config, longest, ranks, network
         self.device = choose_device(config.device)
-        self.network = network.to(self.device)
         freeze_parameters(network, config.freeze)
+        is_sharded = ranks.count > 1 and config.parallel == "fsdp"
+        self.whole = Whole(network, will_be_sharded=is_sharded and needs_text)
+        self.model = ModelWithLoss(network, config.label_smoothing, bf16=config.precision == "bf16")
+        distributed = distribute(self.model, config.parallel, ranks, self.device)
         self.parameters = trainable_parameters(network)
         self.optimizer = build_optimizer(self.parameters, config)
         self.average = WeightAverage(self.parameters, config.average_decay) if config.average_decay else None
-        self.model = ModelWithLoss(network, config.label_smoothing, bf16=config.precision == "bf16")
-        self.updater = Updater(self.model, self.parameters, self.optimizer, clip_norm=config.clip_norm)
-        self.open_stream, self.save_model, self.validation = open_stream, save_model, validation
-        self.own_signals = StopSignals() if signals is None else None
+        self.updater = Updater(
+            self.model,
+            self.parameters,
+            self.optimizer,
+            maybe_distributed=distributed,
+            ranks=ranks,
+            clip_norm=config.clip_norm,
+        )
+        self.open_stream, self.validation = open_stream, validation
+        self.own_signals = StopSignals(is_launched=ranks.count > 1) if signals is None else None
         self.signals = signals or self.own_signals or StopSignals()
-        self.on_progress, self.on_row = on_progress, on_row
-        self.surroundings = describe_surroundings(self.device)
-        self.store = StateStore(folder / "state")
-        self.metrics = MetricsFile(folder / "metrics.jsonl")
-        self.checkpoints_folder = folder / "checkpoints"
+        self.agreement = Agreement(ranks, self.signals, lambda: self.seconds)
+        self.on_progress = on_progress
+        self.surroundings = describe_surroundings(self.device, ranks.count)
+        self.record = Record(folder, save_model, ranks, self.surroundings, config.model_dump(mode="json"))
+        self.record.on_row = on_row
         self.run_state = RunState()
         self.stream: Stream | None = None
-        self.training_settings = config.model_dump(mode="json")
-        # Step, last validation and place in the data of the newest saved state.
-        self.saved_as: tuple[object, ...] = ()
-        # Folders that are no longer wanted, to go once a state is saved that does not count on them.
-        self.condemned: list[Path] = []
         self.last_row: Row = {}
         self.seconds_before, self.started = 0.0, time.monotonic()
 
@@ -118,6 +126,7 @@ class Trainer:
         with self.own_signals or nullcontext():
             try:
                 self.begin()
+                self.agreement.agree()
                 while True:
                     try:
                         maybe_reason = self.take_turn()
@@ -139,48 +148,30 @@ class Trainer:
     def begin(self) -> None:
         """Go on from the newest state, or save the first one."""
         self.model.train()
-        self.store.clean()
-        self.checkpoints_folder.mkdir(exist_ok=True)
-        remove_temporaries(self.checkpoints_folder)
-        found = self.store.newest()
+        found = self.record.open()
         if found is None:
-            if self.metrics.rows():
-                raise CheckpointError(
-                    f"{self.folder}: holds metrics of a run but no state to go on from: choose another folder"
-                )
-            self.run_state.micro_batch_tokens = self.choose_micro_batch()
-            self.updater.micro_batch_tokens = self.run_state.micro_batch_tokens
+            micro_batch_tokens = choose_micro_batch(self.model, self.config, self.longest, self.device, self.ranks)
+            self.run_state.micro_batch_tokens = self.updater.micro_batch_tokens = micro_batch_tokens
             self.save_state()
             return
         numbers, tensors = found
         self.take_state(numbers, tensors)
         self.seconds_before = numbers.run.seconds
-        name_differences(numbers, self.training_settings, self.surroundings)
+        name_differences(numbers, self.record.training_settings, self.surroundings)
         get_logger().info("going on from step %d (%s)", numbers.run.step, numbers.folder)
-
-    def choose_micro_batch(self) -> int:
-        """Tokens of a micro-batch; 0 is the whole update."""
-        if not self.config.fit_memory:
-            return self.config.micro_batch_tokens
-        return find_micro_batch_tokens(self.model, self.config.batch_tokens, self.longest, self.device)
 
     def take_state(self, numbers: SavedNumbers, tensors: Mapping[str, Tensor]) -> None:
         """Put everything back to where it was, and drop what was written since."""
-        where = str(numbers.folder)
-        restore(tensors, where, self.network, self.parameters, self.optimizer, self.average)
-        self.run_state = numbers.run
+        restore(tensors, str(numbers.folder), self.network, self.parameters, self.optimizer, self.average)
+        self.close_stream()
+        self.run_state = self.record.rewind(numbers.run)
         if not self.config.fit_memory:
             self.run_state.micro_batch_tokens = self.config.micro_batch_tokens
         self.updater.micro_batch_tokens = self.run_state.micro_batch_tokens
-        self.close_stream()
-        self.metrics.cut_back(self.run_state.step)
-        self.saved_as = self.identity()
-        self.run_state.checkpoints = match_checkpoints(self.checkpoints_folder, self.run_state.checkpoints)
-        self.condemned.clear()
 
     def roll_back(self, failure: TrainingError) -> None:
         """Go back to the last good state with a lower rate; the second time the failure stands."""
-        found = None if self.run_state.rollbacks else self.store.newest(good=True)
+        found = None if self.run_state.rollbacks else self.record.newest(good=True)
         if found is None:
             raise TrainingError(
                 f"{failure}; going back with a lower rate did not help, so training ends here. Try a lower "
@@ -204,16 +195,16 @@ class Trainer:
     def take_turn(self) -> Reason | None:
         """What is due since the last update, then the next update; a reason when the run is over."""
         run, config = self.run_state, self.config
-        if self.signals.received is not None:
-            self.signals.announce(f"state of step {run.step} saved, run left; the same command goes on from there")
+        if self.agreement.signal is not None:
             self.save_state()
+            self.agreement.announce(f"state of step {run.step} saved, run left; the same command goes on from there")
             return "signal"
         if run.step % config.validate_every == 0 and run.validated_step != run.step and not self.validate():
             return None
-        maybe_reason = limit_reached(run, self.seconds, config)
+        maybe_reason = limit_reached(run, self.agreement.seconds, config)
         if maybe_reason is None:
             is_save_due = run.step % (config.save_every or config.validate_every) == 0
-            if is_save_due and self.saved_as[:2] != (run.step, run.validated_step):
+            if is_save_due and not self.record.is_saved(run):
                 self.save_state()
             maybe_reason = self.train_on_next()
         return self.finish(maybe_reason) if maybe_reason is not None else None
@@ -223,19 +214,19 @@ class Trainer:
         began = time.monotonic()
         if self.stream is None:
             self.stream = self.open_stream(self.run_state.stream)
-        try:
-            # None after a signal: the batch is not lost, as a run that leaves goes on from the last one used.
-            item = self.signals.cut_short(self.stream.__next__)
-        except StopIteration:
-            return "data"
+        stream = self.stream
+        # None after a signal: the batch is not lost, as a run that leaves goes on from the last one used.
+        item = self.agreement.cut_short(lambda: next(stream, ENDED))
         if item is None:
             return None
+        if isinstance(item, str):
+            return ENDED
         epoch, position, batch = item
         if self.config.max_epochs is not None and epoch >= self.config.max_epochs:
             return "max_epochs"
         self.train_on(epoch, batch)
-        self.run_state.stream = self.stream.state()
-        self.after_update(began, epoch + (position + 1) / max(1, self.stream.num_batches))
+        self.run_state.stream = stream.state()
+        self.after_update(began, epoch + (position + 1) / max(1, stream.num_batches))
         return None
 
     def train_on(self, epoch: int, batch: Batch) -> None:
@@ -294,12 +285,13 @@ class Trainer:
         return reason
 
     def outcome(self, reason: Reason) -> Outcome:
-        """What to tell the caller."""
+        """What to tell the caller, once all that the run leaves is written: no rank goes before."""
+        self.ranks.wait()
         run = self.run_state
         ranked = rank(run.checkpoints, self.config.best_metric)
         return Outcome(
             reason=reason,
-            signal_number=self.signals.received if reason == "signal" else None,
+            signal_number=self.agreement.signal if reason == "signal" else None,
             step=run.step,
             epoch=run.epoch + 1,
             target_tokens=run.target_tokens,
@@ -322,8 +314,7 @@ class Trainer:
         with self.average.in_place() if self.average is not None else nullcontext():
             metrics: dict[str, float] = {}
             if self.validation is not None:
-                maybe_metrics = validate(self.model, self.validation, self.device, self.signals)
-                self.model.train()
+                maybe_metrics = self.measure(self.validation)
                 if maybe_metrics is None:
                     return False
                 metrics = maybe_metrics
@@ -333,6 +324,15 @@ class Trainer:
             run.validated_step = run.step
             self.write_checkpoint(metrics)
         return True
+
+    def measure(self, validation: Validation) -> dict[str, float] | None:
+        """Metrics of the weights that the network holds now; the model goes on in training mode."""
+        network = self.whole.take(self.device)
+        try:
+            return validate(self.model, network, validation, self.device, self.agreement)
+        finally:
+            self.whole.give_back()
+            self.model.train()
 
     def note_best(self, metrics: Mapping[str, float]) -> None:
         """Count the validations since the best one."""
@@ -351,27 +351,16 @@ class Trainer:
         others = [checkpoint for checkpoint in run.checkpoints if checkpoint.step != run.step]
         kept, superfluous = choose_kept([*others, new], config.best_metric, config.keep_last, config.keep_best)
         if new in kept:
-            self.save_model(self.checkpoints_folder / new.name, run.step, network_tensors(self.network), metrics)
+            self.record.write_checkpoint(new, network_tensors(self.network))
         run.checkpoints = kept
-        self.condemned += [self.checkpoints_folder / checkpoint.name for checkpoint in superfluous]
+        self.record.condemn(superfluous)
 
     def save_state(self) -> None:
-        """A state to go on from, unless the newest one says the same; only then may older ones go."""
-        identity = self.identity()
-        if identity != self.saved_as:
-            self.run_state.seconds = self.seconds
-            tensors = collect(self.network, self.parameters, self.optimizer, self.average)
-            self.store.save(self.run_state, tensors, self.surroundings, self.training_settings)
-            self.saved_as = identity
-        self.store.remove_old()
-        for folder in self.condemned:
-            remove_folder(folder)
-        self.condemned.clear()
-
-    def identity(self) -> tuple[object, ...]:
-        """What tells one state of this run from another."""
-        run = self.run_state
-        return run.step, run.validated_step, run.logged_step, repr(run.stream), run.rollbacks
+        """A state to go on from, unless the newest one says the same."""
+        self.run_state.seconds = self.seconds
+        self.record.save_state(
+            self.run_state, lambda: collect(self.network, self.parameters, self.optimizer, self.average)
+        )
 
     def write_training_row(self) -> None:
         """The sums since the last row, per token."""
@@ -381,13 +370,11 @@ class Trainer:
         self.write_row(self.last_row)
 
     def write_row(self, values: Mapping[str, Any]) -> None:
-        """A row of `metrics.jsonl`, also for whoever listens."""
+        """A row of `metrics.jsonl`."""
         run = self.run_state
         common = {"step": run.step, "epoch": run.epoch + 1}
         row = {**common, **values, "target_tokens": run.target_tokens, "seconds": round(self.seconds, 3)}
-        self.metrics.append(row)
-        if self.on_row is not None:
-            self.on_row(row)
+        self.record.write_row(row)
 
     def close_stream(self) -> None:
         """Let the stream's threads end; the next batch opens it anew at the run's place."""

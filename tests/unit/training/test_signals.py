@@ -138,14 +138,14 @@ def test_second_signal_stops_at_once(tmp_path: Path, moment: Callable[[ToyRun, i
     run = ToyRun(tmp_path / "run", **settings)
     moment(run, signal.SIGTERM)
     trainer = run.trainer()
-    original = trainer.store.save
+    original = trainer.record.store.save
 
     def save(*arguments: Any) -> Any:
         if trainer.signals.received is not None:
             signal.raise_signal(signal.SIGINT)
         return original(*arguments)
 
-    trainer.store.save = save  # type: ignore[method-assign]
+    trainer.record.store.save = save  # type: ignore[method-assign]
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as stopped:
         trainer.run()

@@ -100,7 +100,7 @@ def test_progress_and_rows_are_told(tmp_path: Path) -> None:
     trainer = run.trainer()
     seen: list[Progress] = []
     rows: list[Any] = []
-    trainer.on_progress, trainer.on_row = seen.append, rows.append
+    trainer.on_progress, trainer.record.on_row = seen.append, rows.append
     trainer.run()
     assert [progress.step for progress in seen] == [1, 2, 3, 4]
     assert [progress.share for progress in seen] == [0.25, 0.5, 0.75, 1.0]
@@ -119,7 +119,7 @@ def test_limits(tmp_path: Path) -> None:
     trainer.run()
     late = minutes.trainer()
     # Time counts over all starts of a run.
-    state = late.store.newest()
+    state = late.record.store.newest()
     assert state is not None and 0 < state[0].run.seconds < 600
     original = late.begin
 

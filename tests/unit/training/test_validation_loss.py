@@ -2,7 +2,6 @@
 
 import gc
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,21 @@ from tests.training_toys import ToyRun, toy_batch, toy_network, toy_pairs
 
 from malmoi.data.batch import Batch
 from malmoi.errors import DataError
+from malmoi.training.agreement import Agreement
 from malmoi.training.loss import ModelWithLoss
+from malmoi.training.ranks import Ranks
 from malmoi.training.signals import StopSignals
 from malmoi.training.validation import Validation, validate
 
 CPU = torch.device("cpu")
 
 
+def alone() -> Agreement:
+    return Agreement(Ranks(), StopSignals(), lambda: 0.0)
+
+
 def metrics_of(model: ModelWithLoss, validation: Validation) -> dict[str, float]:
-    found = validate(model, validation, CPU, StopSignals())
+    found = validate(model, model.network, validation, CPU, alone())
     assert found is not None
     return found
 
@@ -32,7 +37,7 @@ def test_loss_equals_the_training_path_without_dropout() -> None:
     trained = model(batch)
     with torch.inference_mode():
         inferred = model(batch)
-    found = metrics_of(model, Validation(lambda: [batch], 21))
+    found = metrics_of(model, Validation([batch], 21))
     wanted = trained.nll.item() / 21
     assert found["loss"] == pytest.approx(wanted, rel=1e-5)
     assert inferred.nll.item() / 21 == pytest.approx(wanted, rel=1e-5)
@@ -42,8 +47,8 @@ def test_loss_equals_the_training_path_without_dropout() -> None:
 def test_dropout_is_off_and_perplexity_per_character_counts_characters() -> None:
     batch = toy_batch(toy_pairs([2, 5, 9, 1]))
     model = ModelWithLoss(toy_network(dropout=0.5), 0.1)
-    found = metrics_of(model, Validation(lambda: [batch], 42))
-    assert found == metrics_of(model, Validation(lambda: [batch], 42))
+    found = metrics_of(model, Validation([batch], 42))
+    assert found == metrics_of(model, Validation([batch], 42))
     assert found["perplexity_per_character"] == pytest.approx(math.exp(found["loss"] * 21 / 42))
     assert not model.network.training
 
@@ -56,13 +61,13 @@ def test_each_of_61_lines_counts_once_however_they_are_batched() -> None:
     for size in (1, 7, 61):
         batches = [toy_batch(pairs[first : first + size]) for first in range(0, 61, size)]
         assert sum(batch.num_target_tokens for batch in batches) == sum(len(target) for _, target in pairs)
-        results.append(metrics_of(model, Validation(lambda found=batches: found, 300))["loss"])
+        results.append(metrics_of(model, Validation(batches, 300))["loss"])
     assert results == pytest.approx([results[0]] * 3, rel=1e-5)
 
 
 def test_no_pairs_is_told() -> None:
     with pytest.raises(DataError, match="no pairs"):
-        validate(ModelWithLoss(toy_network(), 0.1), Validation(list, 0), CPU, StopSignals())
+        metrics_of(ModelWithLoss(toy_network(), 0.1), Validation([], 0))
 
 
 def num_tensors() -> int:
@@ -81,13 +86,16 @@ def test_nothing_is_kept_from_step_to_step(tmp_path: Path) -> None:
     trainer.on_progress = lambda progress: after_steps.append(num_tensors()) if progress.step % 10 == 3 else None
     in_validation: list[tuple[int, bool]] = []
 
-    def watched() -> Iterator[Batch]:
-        for number in range(30):
-            yield run.held_out[0]
-            if number in (5, 15, 25):
-                in_validation.append((num_tensors(), torch.is_grad_enabled()))
+    class Watched:
+        def __len__(self) -> int:
+            return 30
 
-    trainer.validation = Validation(watched, 100)
+        def __getitem__(self, number: int) -> Batch:
+            if number in (6, 16, 26):
+                in_validation.append((num_tensors(), torch.is_grad_enabled()))
+            return run.held_out[0]
+
+    trainer.validation = Validation(Watched(), 100)
     trainer.run()
     assert len(after_steps) == 3 and len(in_validation) == 6
     assert len(set(after_steps)) == 1

@@ -1,0 +1,43 @@
+"""Tensors that lie in pieces on several ranks (FSDP2), and the same in one piece.
+
+In: tensors of either kind. Out: values in one piece, to store; pieces, to go on with. A tensor in one piece passes
+through as it is.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor in one piece; all ranks take part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+    """All tensors in one piece, those put together in the processor's memory; nothing in ranks that do not `keep` them.
+
+    All ranks take part. One at a time is put together, so that a device needs room for the largest alone.
+    """
+    kept: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        complete = whole(tensor)
+        if keep:
+            kept[name] = complete if complete is tensor else complete.cpu()
+    return kept
+
+
+@torch.no_grad()
+def put(target: Tensor, value: Tensor) -> None:
+    """Overwrite a tensor by a value of its shape, in one piece or like itself; no rank needs another."""
+    target.copy_(like(target, value))
+
+
+def like(target: Tensor, value: Tensor) -> Tensor:
+    """A copy of a value on the device of a tensor, and in pieces where that is and has its shape."""
+    if isinstance(value, DTensor) or not isinstance(target, DTensor) or value.shape != target.shape:
+        return value.to(device=target.device, copy=True)
+    # Without a source each rank takes its piece from the value that it has.
+    return distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)
