@@ -6,7 +6,9 @@ import os
 import sys
 import threading
 import unicodedata
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -14,11 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malmoi.errors import DataError
+from malmoi.text import lines
 from malmoi.text.lines import is_blank, normalize, one_line, read_lines
 
 # The same examples in every run.
 FIXED = settings(derandomize=True, database=None, deadline=None)
 
+PACKERS: list[Callable[[bytes], bytes]] = [
+    gzip.compress,
+    zstandard.ZstdCompressor(write_checksum=True).compress,
+]
 UNICODE_BREAKS = ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 
 
@@ -75,14 +82,10 @@ def test_archives_of_several_members(tmp_path: Path) -> None:
     assert list(read_lines(write(tmp_path, pack(b"a\nb") + pack(b"c\n"), "a.zst"))) == ["a", "bc"]
 
 
-PACKERS = [gzip.compress, zstandard.ZstdCompressor(write_checksum=True).compress]
-
-
 @pytest.mark.parametrize("pack", PACKERS, ids=["gzip", "zstd"])
-def test_cut_and_damaged_archives_are_refused(tmp_path: Path, pack: object) -> None:
-    assert callable(pack)
+def test_cut_and_damaged_archives_are_refused(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     content = "\n".join(str(number * 7919 % 10_007) for number in range(20_000)).encode()
-    whole: bytes = pack(content)
+    whole = pack(content)
     with pytest.raises(DataError, match=r"cut\.gz: the archive ends too early"):
         list(read_lines(write(tmp_path, whole[:-5], "cut.gz")))
     damaged = whole[:1000] + bytes(byte ^ 0xFF for byte in whole[1000:1400]) + whole[1400:]
@@ -90,12 +93,70 @@ def test_cut_and_damaged_archives_are_refused(tmp_path: Path, pack: object) -> N
         list(read_lines(write(tmp_path, damaged, "damaged")))
 
 
+def test_an_archive_with_a_huge_window_is_told_apart_from_a_damaged_one(tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=28)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    path = write(tmp_path, compressor.compress(b"hello\n") + compressor.flush(), "long.zst")
+    with pytest.raises(DataError, match=r"long\.zst: .*without `zstd --long`"):
+        list(read_lines(path))
+
+
 def test_bad_bytes_are_located(tmp_path: Path) -> None:
     path = write(tmp_path, b"good\nba\xffd\n")
     with pytest.raises(DataError, match=r"text\.txt:2: not UTF-8 at byte 3 of the line \(0xFF\)"):
         list(read_lines(path))
+    with pytest.raises(DataError, match=r"text\.txt:1: not UTF-8 .*Latin-1.*iconv -f WINDOWS-1252 -t UTF-8"):
+        list(read_lines(write(tmp_path, "gr\u00f6\u00dfe\n".encode("latin-1"))))
     with pytest.raises(DataError, match=r"text\.txt:1: this is UTF-16"):
         list(read_lines(write(tmp_path, "hello\n".encode("utf-16"))))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("text", ["hello there\n", "\nca\u0159i \u0159e\u0159\u00ed, dnes\n", "ab\ncd\nef"])
+def test_wide_text_without_a_mark_is_refused(tmp_path: Path, encoding: str, text: str) -> None:
+    """Its zero bytes would be cleaned away, and half of the letters with them where they are not Latin."""
+    name = encoding[:6].upper()
+    with pytest.raises(DataError, match=rf"text\.txt:\d: looks like {name} .*iconv -f {name}[LB]E -t UTF-8"):
+        list(read_lines(write(tmp_path, text.encode(encoding))))
+    if not text.startswith("\n"):
+        with pytest.raises(DataError, match=rf":1: .*-f {encoding.upper().replace('-', '').replace('UTF', 'UTF-')} "):
+            list(read_lines(write(tmp_path, text.encode(encoding))))
+
+
+def test_zero_bytes_alone_are_not_wide_text(tmp_path: Path) -> None:
+    for line in (b"a\0b", b"\0\0\0\0", b"hello\0", b"a\0\0", b"two\0 words and\0 more", b"\0"):
+        assert list(read_lines(write(tmp_path, line + b"\n"))) == [line.decode()]
+
+
+@pytest.mark.parametrize("pack", [bytes, *PACKERS], ids=["plain", "gzip", "zstd"])
+def test_a_line_without_end_is_refused_before_it_is_held(
+    tmp_path: Path, pack: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive of some kilobytes may stand for gigabytes without a line feed."""
+    path = write(tmp_path, pack(b"short\n" + b"a" * 3_000_000 + b"\nend"), "bomb.txt")
+    with pytest.raises(DataError, match=r"bomb\.txt:2: this line has more than 100,000 bytes"):
+        list(read_lines(path, longest=100_000))
+    assert list(map(len, read_lines(path, longest=3_000_000))) == [5, 3_000_000, 3]
+    sizes: list[int] = []
+    read = lines.read_chunks
+
+    def measured(*arguments: Any) -> Iterator[bytes]:
+        for chunk in read(*arguments):
+            sizes.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr(lines, "read_chunks", measured)
+    with pytest.raises(DataError):
+        list(read_lines(path, longest=100_000))
+    assert sum(sizes) <= 100_000 + 2 * lines.CHUNK_BYTES
+    assert max(sizes) <= lines.CHUNK_BYTES
+
+
+def test_long_lines_inside_of_one_chunk_are_measured(tmp_path: Path) -> None:
+    path = write(tmp_path, b"a\nbbbbbb\ncc\n")
+    assert list(read_lines(path, longest=6)) == ["a", "bbbbbb", "cc"]
+    with pytest.raises(DataError, match=r":2: .*more than 5 bytes"):
+        list(read_lines(path, longest=5))
 
 
 def test_missing_files_and_folders_are_told(tmp_path: Path) -> None:
