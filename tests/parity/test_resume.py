@@ -181,6 +181,27 @@ def test_a_failure_at_any_point_of_saving_loses_nothing(
     assert not list(broken.folder.rglob(".tmp-*"))
 
 
+def test_rows_of_a_step_that_was_saved_before_them_are_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state saved at the very step of a validation may be older than the row of the validation."""
+    long = ToyRun(tmp_path / "long", max_steps=6, validate_every=4)
+    long.trainer().run()
+    parts = ToyRun(tmp_path / "parts", max_steps=6, validate_every=4)
+    assert stop_at(parts, 4).step == 4
+
+    def fail(*_: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ToyRun, "save_model", fail)
+        with pytest.raises(SystemExit):
+            parts.trainer().run()
+    assert [row["step"] for row in rows_of(parts.folder) if "valid_loss" in row] == [4]
+    parts.trainer().run()
+    assert_same(parts, long)
+
+
 KILLED_RUN = """
 import os, signal, sys
 from pathlib import Path

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from malmoi.checkpoint import write_atomically
 from malmoi.errors import CheckpointError
+from malmoi.files import write_atomically
 from malmoi.log import get_logger
 from malmoi.training.step import UpdateResult
 
@@ -82,11 +82,11 @@ class MetricsFile:
                 rows.append(cast(Row, row))
         return rows
 
-    def cut_back(self, step: int) -> None:
-        """Drop the rows after `step`: a run that goes on from there will write them again."""
+    def cut_back(self, num_rows: int) -> None:
+        """Drop all but the first rows: a run that goes on from a state has its rows and will write the others again."""
         if not self.path.exists():
             return
-        kept = [row for row in self.rows() if row["step"] <= step]
+        kept = self.rows()[:num_rows]
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept)
         write_atomically(self.path, lines.encode())
 

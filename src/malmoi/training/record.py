@@ -79,7 +79,7 @@ class Record:
     def rewind(self, run: RunState) -> RunState:
         """Drop what was written after a state; returns it as far as the disk still agrees with it."""
         if self.ranks.is_first:
-            self.metrics.cut_back(run.step)
+            self.metrics.cut_back(run.num_rows)
             run.checkpoints = match_checkpoints(self.checkpoints_folder, run.checkpoints)
         run = TypeAdapter(RunState).validate_python(self.ranks.from_first(asdict(run)))
         self.saved_as = identity(run)

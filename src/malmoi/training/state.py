@@ -21,13 +21,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from malmoi.checkpoint import flush
 from malmoi.errors import CheckpointError
+from malmoi.files import TEMPORARY, flush, measure
 from malmoi.log import get_logger
-from malmoi.training.checkpoints import TEMPORARY, Checkpoint, remove_folder, remove_temporaries
+from malmoi.training.checkpoints import Checkpoint, remove_folder, remove_temporaries
 from malmoi.training.meters import Meter
 
-FORMAT = 1
+FORMAT = 2
 TENSORS, NUMBERS = "tensors.safetensors", "state.json"
 KEPT_STATES = 2
 BYTES_AT_ONCE = 1 << 22
@@ -53,6 +53,8 @@ class RunState:
     skipped_in_row: int = 0
     micro_batch_tokens: int = 0
     meter: Meter = field(default_factory=Meter)
+    num_rows: int = 0
+    """Rows of metrics written."""
     logged_step: int = 0
     """Step of the last row of training."""
     validated_step: int = 0
@@ -226,14 +228,3 @@ def describe(error: Exception) -> str:
     """The first line of an error, with its kind where it says little."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def measure(path: Path) -> tuple[int, str]:
-    """Size in bytes and hash of a file."""
-    digest = hashlib.blake2b(digest_size=16)
-    size = 0
-    with path.open("rb") as file:
-        while block := file.read(BYTES_AT_ONCE):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()

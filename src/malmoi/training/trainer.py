@@ -375,6 +375,7 @@ class Trainer:
         common = {"step": run.step, "epoch": run.epoch + 1}
         row = {**common, **values, "target_tokens": run.target_tokens, "seconds": round(self.seconds, 3)}
         self.record.write_row(row)
+        run.num_rows += 1
 
     def close_stream(self) -> None:
         """Let the stream's threads end; the next batch opens it anew at the run's place."""
