@@ -8,7 +8,6 @@ former one. Tied weights are stored once.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from malmoi.config import Card, Metric, ModelConfig, StoredConfig, higher_is_better
 from malmoi.errors import CheckpointError, ConfigError
-from malmoi.log import get_logger
+from malmoi.files import TEMPORARY, flush, present, recover, replace_folder
 from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq
 from malmoi.settings import read_toml, to_toml, validate
@@ -34,8 +33,6 @@ CONFIG_FILE = "config.toml"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "card.json"
 TOKENIZER_FOLDER = "tokenizer"
-TEMPORARY = ".tmp-"
-FORMER = ".former-"
 PICKLED_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npz", ".mar")
 NOT_OF_AN_AVERAGE = ("scores", "sentences", "metrics", "perplexity_per_token", "perplexity_per_character")
 """What a card says of the very weights that it lies beside."""
@@ -98,58 +95,6 @@ def write_folder(folder: Path, weights: Mapping[str, Tensor], config: str, card:
         ) from error
 
 
-def replace_folder(new: Path, folder: Path) -> None:
-    """Put a complete folder under its name. The former one steps aside first and goes last, see `recover`."""
-    former = folder.with_name(f"{FORMER}{folder.name}")
-    if folder.exists():
-        if former.exists():
-            shutil.rmtree(former)
-        folder.rename(former)
-    new.rename(folder)
-    flush(folder.parent)
-    shutil.rmtree(former, ignore_errors=True)
-
-
-def recover(folder: Path) -> None:
-    """Bring back the former folder where a kill came between the two renames of `replace_folder`."""
-    former = present(folder)
-    if former != folder:
-        former.rename(folder)
-
-
-def flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    try:
-        # Windows flushes only what is open for writing.
-        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    except PermissionError:
-        # Windows does not open folders; renames there are journalled.
-        if path.is_dir():
-            return
-        raise
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace one file by new content, whole or not at all; `CheckpointError` where that fails."""
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        flush(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror or error}); what was there before is unchanged"
-        ) from error
-
-
 def load_model(path: Path, device: str | torch.device = "cpu", dtype: torch.dtype | None = torch.float32) -> Model:
     """The model of a model folder or of a run folder (its finished model, else its best checkpoint).
 
@@ -197,18 +142,6 @@ def find_model(path: Path) -> Path:
         if file.is_file():
             refuse_pickle(file)
     raise CheckpointError(f"{path}: holds neither {WEIGHTS_FILE} nor a run with a model or checkpoints")
-
-
-def present(folder: Path) -> Path:
-    """The folder, or the former one where a save was cut short between its renames; nothing is changed."""
-    # A folder without a name is `.` or the root, which no save replaces.
-    if folder.exists() or not folder.name:
-        return folder
-    former = folder.with_name(f"{FORMER}{folder.name}")
-    if not former.is_dir():
-        return folder
-    get_logger().warning("%s: a save was cut short; the former model is used", folder)
-    return former
 
 
 def best_checkpoint(run: Path, checkpoints: Sequence[Path]) -> Path:

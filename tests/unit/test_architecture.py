@@ -15,6 +15,7 @@ NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
 ORDER = (
     "errors",
     "log",
+    "files",
     "config",
     "settings",
     "presets",

@@ -17,9 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from malmoi import checkpoint
-from malmoi.checkpoint import average_models, find_model, load_model, refuse_pickle, save_model, write_atomically
+from malmoi.checkpoint import average_models, find_model, load_model, refuse_pickle, save_model
 from malmoi.config import DecodingConfig, ModelConfig, RnnConfig, StoredConfig, TextConfig, TransformerConfig
 from malmoi.errors import CheckpointError
+from malmoi.files import write_atomically
 from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq
 from malmoi.text.tokenizer import Tokenizers, train_tokenizers

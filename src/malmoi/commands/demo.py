@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from malmoi.checkpoint import write_atomically
 from malmoi.commands.evaluate import read_test_set
 from malmoi.commands.plan import TrainRequest, read_given
 from malmoi.commands.results import write_json, write_line
@@ -16,6 +15,7 @@ from malmoi.commands.train import Trained, train
 from malmoi.config import DataSource, RnnConfig
 from malmoi.evaluation.evaluate import Report, evaluate_model
 from malmoi.evaluation.references import References
+from malmoi.files import write_atomically
 from malmoi.report.curves import learning_curves, read_metrics
 from malmoi.report.page import AnsweredWord, DemoReport, ScoreRow, demo_page
 from malmoi.text.cmudict import cmudict_file

@@ -81,8 +81,9 @@ def check_device() -> tuple[str, str]:
 def check_cores() -> tuple[str, str]:
     import torch
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{usable} usable of {os.cpu_count()}, torch takes {torch.get_num_threads()} threads", ""
+    from malmoi.data.encoding import usable_cores
+
+    return f"{usable_cores()} usable of {os.cpu_count()}, torch takes {torch.get_num_threads()} threads", ""
 
 
 def check_memory() -> tuple[str, str]:

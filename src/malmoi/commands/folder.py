@@ -3,7 +3,6 @@
 In: a path. Out: the names of its parts; `ConfigError` or `CheckpointError` before any work where it cannot serve.
 """
 
-import os
 import shutil
 import sys
 import tempfile
@@ -12,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from malmoi.checkpoint import TEMPORARY
 from malmoi.config import RunConfig
 from malmoi.errors import CheckpointError, ConfigError
+from malmoi.files import TEMPORARY
 from malmoi.settings import build_config, read_toml
 
 LOCK = ".lock"
@@ -122,8 +121,3 @@ def alone_in(folder: RunFolder) -> Generator[None]:
         except BlockingIOError:
             raise CheckpointError(f"{folder.path}: another process is at work in this folder; wait for it") from None
         yield
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,15 +13,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from malmoi.checkpoint import write_atomically
-from malmoi.commands.folder import RunFolder, usable_cores
+from malmoi.commands.folder import RunFolder
 from malmoi.commands.progress import progress_bar
 from malmoi.config import CleaningConfig, DataSource, RunConfig, TransformerConfig
+from malmoi.data.encoding import usable_cores
 from malmoi.data.inputs import check_inputs, record_inputs
 from malmoi.data.prepare import Facts, Scan, SideFacts, build_store, scan, source_ids_in
 from malmoi.data.store import InputRecord, Store, read_manifest
 from malmoi.errors import CheckpointError, DataError
 from malmoi.evaluation.references import References
+from malmoi.files import write_atomically
 from malmoi.log import get_logger
 from malmoi.text.cleaning import CleaningReport, clean_pairs
 from malmoi.text.cmudict import PACKAGE_PREFIX, cmudict_references, parse_package

@@ -3,12 +3,12 @@
 In: data and settings. Out: a folder that `malmoi train` takes as its data, and its name on standard output.
 """
 
-from malmoi.checkpoint import write_atomically
 from malmoi.commands.folder import RunFolder, alone_in, claim_folder
 from malmoi.commands.material import Material, make_material, open_corpora, open_material, scan_corpora
 from malmoi.commands.plan import ORDINARY_FACTS, Given, TrainRequest, continued
 from malmoi.commands.results import write_json, write_line
 from malmoi.errors import ConfigError
+from malmoi.files import write_atomically
 from malmoi.settings import to_toml
 
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from malmoi.checkpoint import load_model, write_atomically
+from malmoi.checkpoint import load_model
 from malmoi.commands.finish import finish
 from malmoi.commands.folder import RunFolder, alone_in, claim_folder
 from malmoi.commands.material import Material, make_material, open_corpora, open_material, scan_corpora
@@ -25,6 +25,7 @@ from malmoi.config import RunConfig, StoredConfig
 from malmoi.device import choose_device, keep_freed_memory, set_threads
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.evaluation.evaluate import Report
+from malmoi.files import write_atomically
 from malmoi.log import add_log_file, get_logger
 from malmoi.models.build import build_model, count_parameters
 from malmoi.models.interface import Seq2Seq

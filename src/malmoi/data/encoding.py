@@ -87,6 +87,11 @@ def join_rows(rows: Sequence[list[int]], tokenizer: Tokenizer) -> tuple[IntArray
     return ids, lengths
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def encode_in_order(chunks: Iterable[Chunk], tokenizers: Tokenizers, workers: int) -> Iterator[tuple[Chunk, Encoded]]:
     """Each chunk with its ids, in order; `workers` 0 uses this process alone.
 

@@ -7,8 +7,9 @@ the file's name where it is gone or changed. A file whose size and time are as t
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from malmoi.data.store import InputRecord, hash_file
+from malmoi.data.store import InputRecord
 from malmoi.errors import DataError
+from malmoi.files import measure
 
 
 def record_inputs(paths: Iterable[Path]) -> dict[str, InputRecord]:
@@ -18,7 +19,7 @@ def record_inputs(paths: Iterable[Path]) -> dict[str, InputRecord]:
         try:
             # Looked at before it is read: a change meanwhile is seen as one.
             status = path.stat()
-            records[str(path)] = InputRecord(size=status.st_size, modified_ns=status.st_mtime_ns, hash=hash_file(path))
+            records[str(path)] = InputRecord(size=status.st_size, modified_ns=status.st_mtime_ns, hash=measure(path)[1])
         except FileNotFoundError:
             raise DataError(f"{path}: no such file") from None
         except OSError as error:
@@ -34,7 +35,7 @@ def check_inputs(records: Mapping[str, InputRecord], advice: str) -> None:
             status = path.stat()
             if (status.st_size, status.st_mtime_ns) == (record.size, record.modified_ns):
                 continue
-            is_same = status.st_size == record.size and hash_file(path) == record.hash
+            is_same = status.st_size == record.size and measure(path)[1] == record.hash
         except FileNotFoundError:
             raise DataError(f"{path}: this data file is gone; {advice}") from None
         except OSError as error:

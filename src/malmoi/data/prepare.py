@@ -23,11 +23,11 @@ from malmoi.data.store import (
     InputRecord,
     Store,
     StoreWriter,
-    hash_bytes,
     hash_json,
     read_manifest,
 )
 from malmoi.errors import DataError
+from malmoi.files import hash_bytes
 from malmoi.log import get_logger
 from malmoi.text.cleaning import CleaningReport, clean_pairs
 from malmoi.text.corpus import Corpus, Pair

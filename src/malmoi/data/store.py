@@ -27,6 +27,7 @@ from pydantic import ValidationError
 
 from malmoi.config import Table
 from malmoi.errors import DataError
+from malmoi.files import TEMPORARY, former_of, hash_bytes, measure, replace_folder
 
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
 IdType = Literal["<u2", "<u4"]
@@ -35,7 +36,6 @@ MANIFEST = "manifest.json"
 FILES = ("source.ids", "target.ids", "source.offsets", "target.offsets", "lines")
 # Pairs per step where a whole pass over the offsets is needed: keeps temporary arrays small.
 PAIRS_AT_ONCE = 1 << 20
-HASH_BYTES_AT_ONCE = 1 << 22
 
 
 class FileRecord(Table):
@@ -182,22 +182,8 @@ def check_file(folder: Path, name: str, manifest: Manifest, verify: bool) -> Non
             f"{path}: the store is damaged ({size} bytes where {record.size} were written); "
             "delete the store and prepare the data again"
         )
-    if verify and hash_file(path) != record.hash:
+    if verify and measure(path)[1] != record.hash:
         raise DataError(f"{path}: the store is damaged (its content changed); delete it and prepare the data again")
-
-
-def hash_file(path: Path) -> str:
-    """blake2b of a file's bytes."""
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(HASH_BYTES_AT_ONCE):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def hash_bytes(data: bytes) -> str:
-    """blake2b of bytes."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def hash_json(value: Mapping[str, Any]) -> str:
@@ -239,7 +225,7 @@ class StoreWriter:
 
     def __init__(self, folder: Path, source_vocabulary_size: int, target_vocabulary_size: int) -> None:
         self.folder = folder
-        self.partial = folder.with_name(f".{folder.name}.partial")
+        self.partial = folder.with_name(f"{TEMPORARY}{folder.name}")
         self.sizes = (source_vocabulary_size, target_vocabulary_size)
         self.types = (id_type(source_vocabulary_size), id_type(target_vocabulary_size))
         self.num_pairs = 0
@@ -250,7 +236,7 @@ class StoreWriter:
         with told_as_data_error(self.folder):
             # What an earlier, killed process left under these names is of no use to anybody.
             shutil.rmtree(self.partial, ignore_errors=True)
-            shutil.rmtree(aside_of(self.folder), ignore_errors=True)
+            shutil.rmtree(former_of(self.folder), ignore_errors=True)
             self.partial.mkdir(parents=True)
             self.files = {name: HashedFile(self.partial / name) for name in FILES}
             for name in ("source.offsets", "target.offsets"):
@@ -319,22 +305,6 @@ class StoreWriter:
                 os.fsync(file.fileno())
             replace_folder(self.partial, self.folder)
         return manifest
-
-
-def aside_of(folder: Path) -> Path:
-    """Where a folder stands for the moment in which another takes its place."""
-    return folder.with_name(f".{folder.name}.old")
-
-
-def replace_folder(new: Path, old: Path) -> None:
-    """Rename `new` to `old`; a folder that stands there is moved aside first and removed last."""
-    if not old.exists():
-        new.rename(old)
-        return
-    aside = aside_of(old)
-    old.rename(aside)
-    new.rename(old)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextlib.contextmanager

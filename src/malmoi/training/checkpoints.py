@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from malmoi.config import Metric, higher_is_better
-
-TEMPORARY = ".tmp-"
+from malmoi.files import TEMPORARY
 
 
 @dataclass

@@ -8,7 +8,6 @@ that, so that whatever happens meanwhile the one before it stays whole. Size and
 a damaged state is named and the one before it is used. Nothing is ever unpickled.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -30,7 +29,6 @@ from malmoi.training.meters import Meter
 FORMAT = 2
 TENSORS, NUMBERS = "tensors.safetensors", "state.json"
 KEPT_STATES = 2
-BYTES_AT_ONCE = 1 << 22
 
 
 @dataclass
