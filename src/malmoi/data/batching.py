@@ -2,9 +2,10 @@
 
 In: stores with weights, a token budget and a seed. Out: batches without end, each with its epoch and position.
 
-The order is a function of (stores, batch_tokens, seed, epoch) alone: nothing that happened before matters, so that a
-run resumes from two numbers. A plan hands out indices of *global* batches; a process among several makes
-`indices[rank::num_ranks]` of each, which are disjoint and of like lengths, since rows stand sorted by length.
+The order is a function of (stores, weights, batch_tokens, seed, epoch) alone: nothing that happened before matters, so
+that a run resumes from two numbers. A plan knows nothing of processes: its batches are those of the whole update, the
+same in every process. Which rows of each a process makes is said by `BatchMaker.part` (every so-many-th, from
+`training/ranks.py`): the parts are disjoint and of like lengths, since rows stand sorted by length within a batch.
 """
 
 import hashlib

@@ -109,7 +109,7 @@ def test_nothing_half_made_stays(folder: Path) -> None:
 
 
 def test_a_new_store_takes_the_place_of_the_old_one(folder: Path) -> None:
-    (folder.parent / f".{folder.name}.partial").mkdir()
+    (folder.parent / f".tmp-{folder.name}").mkdir()
     write_store(folder, [[3, 1]], [[4, 1]])
     assert Store.open(folder).source(0).tolist() == [3, 1]
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
