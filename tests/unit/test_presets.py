@@ -7,7 +7,7 @@ import pytest
 from malmoi.config import RnnConfig, TransformerConfig
 from malmoi.errors import ConfigError
 from malmoi.presets import PRESETS, automatic_settings, kind_of_pairs, preset_settings, settings_for
-from malmoi.settings import build_config, parse_overrides
+from malmoi.settings import build_config, merge, parse_overrides
 
 
 @dataclass
@@ -132,8 +132,28 @@ def test_the_papers_rate_is_not_overruled_by_the_automatic_one() -> None:
     ],
 )
 @pytest.mark.parametrize("facts", [SENTENCES, PRONUNCIATIONS, INFLECTION])
-def test_one_word_of_the_user_never_clashes_with_what_was_chosen(facts: SomeFacts, words: list[str]) -> None:
-    build_config(settings_for(facts, parse_overrides(words)))
+def test_one_word_of_the_user_wins_and_what_was_chosen_gives_way(facts: SomeFacts, words: list[str]) -> None:
+    """Every word stands in the config, which is valid; and where it clashes with what was chosen, the choice goes."""
+    given = parse_overrides(words)
+    config = build_config(settings_for(facts, given)).model_dump(mode="json")
+    for table, settings in given.items():
+        assert {key: config[table][key] for key in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (PRONUNCIATIONS, ["text.shared_vocabulary=true", "text.tokenizer=characters"]),
+        (SENTENCES, ["text.shared_vocabulary=false"]),
+        (SENTENCES, ["training.keep_last=2"]),
+        (PRONUNCIATIONS, ["training.metrics=['loss']"]),
+    ],
+)
+def test_words_clash_with_what_was_chosen_unless_more_than_they_gives_way(facts: SomeFacts, words: list[str]) -> None:
+    given = parse_overrides(words)
+    with pytest.raises(ConfigError):
+        build_config(merge(automatic_settings(facts), given))
+    build_config(settings_for(facts, given))
 
 
 def test_a_named_tokenizer_replaces_both_sides() -> None:
