@@ -24,7 +24,7 @@ from torch import Tensor
 from malmoi.config import Card, Metric, ModelConfig, StoredConfig, higher_is_better
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.files import TEMPORARY, flush, present, recover, replace_folder
-from malmoi.models.build import build_model
+from malmoi.models.build import outline_model
 from malmoi.models.interface import Seq2Seq
 from malmoi.settings import read_toml, to_toml, validate
 from malmoi.text.tokenizer import Tokenizers
@@ -110,16 +110,23 @@ def load_model(path: Path, device: str | torch.device = "cpu", dtype: torch.dtyp
             f"not what {TOKENIZER_FOLDER}/ holds"
         )
     weights = load_weights(folder / WEIGHTS_FILE)
-    check_sizes(weights, config.model, folder)
+    check_depth(weights, config.model, folder)
     try:
-        network = build_model(config.model, tokenizers.source.size, tokenizers.target.size)
+        network = outline_model(config.model, tokenizers.source.size, tokenizers.target.size)
     except ConfigError as error:
         raise CheckpointError(f"{folder / CONFIG_FILE}: {error}") from error
     check_weights(weights, untie(network.state_dict(), config.model), folder, tokenizers)
-    network = network.to(dtype or next(iter(weights.values())).dtype)
-    network.load_state_dict(weights, strict=False)
-    network = network.to(device).eval()
-    return Model(config, network, tokenizers, load_card(folder / CARD_FILE))
+    card = load_card(folder / CARD_FILE)
+    fill(network, weights, torch.device(device), dtype or next(iter(weights.values())).dtype)
+    return Model(config, network.eval(), tokenizers, card)
+
+
+def fill(network: Seq2Seq, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
+    """Give an outline its values, each in memory of its own: those of a file may be the file itself."""
+    values = {name: tensor.to(device, dtype, copy=True) for name, tensor in weights.items()}
+    # The second name of a tied tensor is not stored.
+    network.load_state_dict(values, strict=False, assign=True)
+    assert not any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())), "a value is missing"
 
 
 def find_model(path: Path) -> Path:
@@ -215,24 +222,27 @@ def load_card(path: Path) -> dict[str, Any]:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors by name from a safetensors file, on the CPU, in the types in which they are stored."""
+    """Tensors by name from a safetensors file, on the CPU, in the types in which they are stored; all are finite."""
     if not path.is_file():
         raise CheckpointError(f"{path}: missing; the model folder is not complete")
     refuse_pickle(path)
     try:
-        return load_file(path)
+        weights = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(
             f"{path}: damaged or cut short ({error}); use a copy, or another checkpoint of the run"
         ) from error
+    for name, tensor in weights.items():
+        # Least and greatest are not numbers where any value is not; they take no memory.
+        if tensor.is_floating_point() and tensor.numel() and not all(bound.isfinite() for bound in tensor.aminmax()):
+            raise CheckpointError(f"{path}: {name} holds values that are not finite")
+    return weights
 
 
-def check_sizes(weights: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> None:
-    """Refuse settings that speak of more than the weights hold, before memory is taken for it."""
-    largest = max((size for tensor in weights.values() for size in tensor.shape), default=0)
-    for name in ("width", "hidden", "feed_forward", "encoder_layers", "decoder_layers"):
-        value, most = getattr(config, name, 0), len(weights) if name.endswith("layers") else largest
-        if value > most:
+def check_depth(weights: Mapping[str, Tensor], config: ModelConfig, folder: Path) -> None:
+    """Refuse more layers than there are tensors before any are made; `check_weights` finds all else."""
+    for name, value in (("encoder_layers", config.encoder_layers), ("decoder_layers", config.decoder_layers)):
+        if value > len(weights):
             raise CheckpointError(
                 f"{folder / WEIGHTS_FILE}: does not fit {CONFIG_FILE}, whose model.{name} is {value}: the weights are "
                 "of a smaller model"
@@ -253,9 +263,6 @@ def check_weights(
         sizes = f"{tokenizers.source.size} source and {tokenizers.target.size} target ids"
         shown = "; ".join(faults[:5]) + ("" if len(faults) <= 5 else f"; and {len(faults) - 5} more")
         raise CheckpointError(f"{place}: does not fit {CONFIG_FILE} and tokenisers of {sizes}: {shown}")
-    bad = [name for name, tensor in weights.items() if not bool(torch.isfinite(tensor).all())]
-    if bad:
-        raise CheckpointError(f"{place}: {bad[0]} holds values that are not finite")
 
 
 def untie(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
@@ -265,7 +272,7 @@ def untie(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tenso
         source = stored.pop("source_embedding.weight")
         target = stored.get("target_embedding.weight")
         assert target is not None, "a tied embedding is stored under its target name"
-        assert source is target or torch.equal(source, target), "tied embeddings differ"
+        assert source.is_meta or torch.equal(source, target), "tied embeddings differ"
     return stored
 
 
@@ -273,7 +280,8 @@ def average_models(folders: Sequence[Path], out: Path) -> None:
     """Write the mean of several models of one run: settings, tokenisers and card are those of the last one.
 
     Sums are made in float64 and stored in the type of the inputs; what is not floating point is taken from the last
-    one. `CheckpointError` for a model that is given twice, is `out`, or has other settings, vocabularies or types.
+    one. `CheckpointError` for a model that is given twice, is `out`, is damaged, or has other settings, vocabularies or
+    types; it names the model.
     """
     if not folders:
         raise CheckpointError("no models to average")

@@ -6,6 +6,7 @@ import pickle
 import re
 import resource
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,16 @@ from torch import Tensor
 
 from malmoi import checkpoint
 from malmoi.checkpoint import average_models, find_model, load_model, refuse_pickle, save_model
-from malmoi.config import DecodingConfig, ModelConfig, RnnConfig, StoredConfig, TextConfig, TransformerConfig
+from malmoi.config import (
+    Cell,
+    DecodingConfig,
+    ModelConfig,
+    RnnAttention,
+    RnnConfig,
+    StoredConfig,
+    TextConfig,
+    TransformerConfig,
+)
 from malmoi.errors import CheckpointError
 from malmoi.files import write_atomically
 from malmoi.models.build import build_model
@@ -27,6 +37,7 @@ from malmoi.text.tokenizer import Tokenizers, train_tokenizers
 
 TEXT = TextConfig(tokenizer="characters")
 SMALL = TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=8)
+RNNS: list[tuple[RnnAttention, Cell]] = [("none", "lstm"), ("additive", "gru"), ("dot", "gru")]
 
 
 @pytest.fixture(scope="module")
@@ -222,12 +233,73 @@ def test_what_does_not_fit_is_refused(tokenizers: Tokenizers, tmp_path: Path) ->
     (folder / "config.toml").write_text(text.replace("width = 8", "widht = 8"))
     with pytest.raises(CheckpointError, match="widht"):
         load_model(folder)
-    # Sizes that no memory holds are refused before any is taken.
-    for settings in ("width = 800000", "encoder_layers = 1000", "feed_forward = 1000000"):
-        key = settings.split()[0]
-        (folder / "config.toml").write_text(re.sub(rf"(?m)^{key} = .*$", settings, text))
-        with pytest.raises(CheckpointError, match=f"{key} is"):
-            load_model(folder)
+
+
+LEARNED = SMALL.model_copy(update={"positions": "learned"})
+HOSTILE: list[tuple[ModelConfig, str, str]] = [
+    (SMALL, "width = 800000", "self_attention.input.weight has the shape (24, 8) instead of (2400000, 800000)"),
+    (SMALL, "feed_forward = 1000000", "inner.weight has the shape (8, 8) instead of (1000000, 8)"),
+    (SMALL, "encoder_layers = 1000", "model.encoder_layers is 1000"),
+    (SMALL, "decoder_layers = 30", "decoder.layers.1.self_attention.input.weight is missing"),
+    (LEARNED, "max_positions = 1000000", "source_positions.embedding.weight has the shape (1024, 8) instead of (1000"),
+    (LEARNED, "max_positions = 1023", "source_positions.embedding.weight has the shape (1024, 8) instead of (1023, 8)"),
+    (
+        SMALL.model_copy(update={"positions": "relative"}),
+        "relative_distance = 1000000",
+        "self_attention.positions.key has the shape (33, 4) instead of (2000001, 4)",
+    ),
+    (RnnConfig(width=4, hidden=6), "hidden = 900000", "weight_hh_l0 has the shape (9, 3) instead of (1350000, 450000)"),
+]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits its own address space")
+@pytest.mark.parametrize(("model", "setting", "message"), HOSTILE, ids=[setting for _, setting, _ in HOSTILE])
+def test_settings_beyond_the_weights_are_refused_before_memory_is_taken(
+    model: ModelConfig, setting: str, message: str, tokenizers: Tokenizers, tmp_path: Path
+) -> None:
+    save(tmp_path / "m", tokenizers, model)
+    place = tmp_path / "m" / "config.toml"
+    place.write_text(re.sub(rf"(?m)^{setting.split()[0]} = .*$", setting, place.read_text()))
+    assert setting in place.read_text()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=re.escape(message)):
+            load_model(tmp_path / "m")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        SMALL,
+        SMALL.model_copy(update={"positions": "learned", "tying": "none", "output_bias": True}),
+        SMALL.model_copy(update={"positions": "rotary", "norm": "rms"}),
+        SMALL.model_copy(update={"positions": "relative"}),
+        *[RnnConfig(width=4, hidden=6, attention=attention, cell=cell) for attention, cell in RNNS],
+    ],
+    ids=["tied", "learned", "rotary", "relative", "rnn-none-lstm", "rnn-additive-gru", "rnn-dot-gru"],
+)
+def test_a_loaded_model_computes_what_the_saved_one_did(
+    model: ModelConfig, tokenizers: Tokenizers, tmp_path: Path
+) -> None:
+    """No value is left over from how the model was made, no start values are drawn, and it can be trained on."""
+    network = save(tmp_path / "m", tokenizers, model, seed=5).eval()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("malmoi.models.build.initialize", lambda *_: pytest.fail("start values were drawn"))
+        loaded = load_model(tmp_path / "m").network
+    with (tmp_path / "m" / "model.safetensors").open("r+b") as file:
+        # Later changes of the file are not changes of the model.
+        file.write(bytes(file.seek(0, 2) - file.seek(0)))
+    source_BS, target_BT = torch.tensor([[2, 3, 1]]), torch.tensor([[tokenizers.target.size, 2]])
+    mine, theirs = (one(source_BS, torch.tensor([3]), target_BT) for one in (loaded, network))
+    assert torch.equal(mine, theirs)
+    assert loaded.training is False and all(parameter.requires_grad for parameter in loaded.parameters())
+    for tensor in (*loaded.parameters(), *loaded.buffers()):
+        assert not tensor.is_meta and tensor.is_contiguous()
+    loaded.train()(source_BS, torch.tensor([3]), target_BT).sum().backward()
 
 
 class Canary:
@@ -375,6 +447,31 @@ def test_what_cannot_be_averaged_is_refused(tokenizers: Tokenizers, tmp_path: Pa
     with pytest.raises(CheckpointError, match="types differ"):
         average_models([tmp_path / "half", tmp_path / "a"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "middle", "last"])
+def test_a_damaged_model_among_those_to_average_is_named(place: int, tokenizers: Tokenizers, tmp_path: Path) -> None:
+    """Cut short, not there, of no number, or with a file of settings or vocabulary that cannot be read."""
+    folders = [tmp_path / f"step-{k}" for k in range(3)]
+    for seed, folder in enumerate(folders, start=1):
+        save(folder, tokenizers, seed=seed)
+    bad = folders[place]
+    whole = {path: path.read_bytes() for path in bad.rglob("*") if path.is_file()}
+    weights = load_file(bad / "model.safetensors")
+    damage: list[tuple[str, Callable[[Path], object], str]] = [
+        ("model.safetensors", lambda path: path.write_bytes(whole[path][:-9]), "damaged"),
+        ("model.safetensors", lambda path: path.unlink(), "holds neither"),
+        ("model.safetensors", lambda path: save_file({k: t * torch.nan for k, t in weights.items()}, path), "finite"),
+        ("config.toml", lambda path: path.write_text("["), "config.toml"),
+        ("tokenizer/tokenizer.json", lambda path: path.write_text("{"), "tokenizer.json"),
+    ]
+    for name, spoil, message in damage:
+        spoil(bad / name)
+        with pytest.raises(CheckpointError, match=rf"(?s)step-{place}\b.*{message}"):
+            average_models(folders, tmp_path / "mean")
+        (bad / name).write_bytes(whole[bad / name])
+        assert not (tmp_path / "mean").exists()
+    average_models(folders, tmp_path / "mean")
 
 
 def test_one_file_is_replaced_whole(tmp_path: Path) -> None:

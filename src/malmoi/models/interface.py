@@ -66,6 +66,11 @@ class DecoderState(ABC):
         """The rows of this state, then those of another one, of the same model, with other sentences and lengths."""
 
 
+def unset_embedding(num_rows: int, width: int) -> nn.Embedding:
+    """An embedding whose values are still to be set: torch's own start values cost time, on the meta device most."""
+    return nn.Embedding.from_pretrained(torch.empty(num_rows, width), freeze=False)
+
+
 class Output(nn.Module):
     """The output layer's own parameters, as far as it has any."""
 
@@ -108,9 +113,9 @@ class Seq2Seq(nn.Module, ABC):
         self.start_id = target_vocabulary_size
         self.width = width
         self.bits = bits
-        self.target_embedding = nn.Embedding(target_vocabulary_size + 1, width)
+        self.target_embedding = unset_embedding(target_vocabulary_size + 1, width)
         self.source_embedding = (
-            self.target_embedding if tying == "all" else nn.Embedding(source_vocabulary_size + 1, width)
+            self.target_embedding if tying == "all" else unset_embedding(source_vocabulary_size + 1, width)
         )
         self.output = Output(target_vocabulary_size, width, tied=tying != "none", bias=output_bias)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from malmoi.errors import DataError
+from malmoi.models.interface import unset_embedding
 
 
 class EmbeddingPositions(nn.Module, ABC):
@@ -98,7 +99,7 @@ class LearnedPositions(EmbeddingPositions):
     def __init__(self, max_positions: int, width: int) -> None:
         super().__init__()
         self.max_positions = max_positions
-        self.embedding = nn.Embedding(max_positions, width)
+        self.embedding = unset_embedding(max_positions, width)
 
     def table(self, num_positions: int, like: Tensor) -> Tensor:
         # Compared before the lookup: an index past the table would end every later call on a GPU.
