@@ -43,7 +43,7 @@ def choose_kept(
 ) -> tuple[list[Checkpoint], list[Checkpoint]]:
     """(kept, superfluous), both in the order of their steps."""
     ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
-    kept_steps = {checkpoint.step for checkpoint in ordered[len(ordered) - keep_last :]} if keep_last else set[int]()
+    kept_steps = {checkpoint.step for checkpoint in ordered[max(0, len(ordered) - keep_last) :]}
     kept_steps |= {checkpoint.step for checkpoint in rank(ordered, metric)[:keep_best]}
     return (
         [checkpoint for checkpoint in ordered if checkpoint.step in kept_steps],

@@ -55,6 +55,15 @@ def test_kept_checkpoints() -> None:
     assert choose_kept(unmeasured, "bleu", keep_last=0, keep_best=3) == ([], unmeasured)
 
 
+@pytest.mark.parametrize("keep_last", [0, 1, 2, 3, 5, 10])
+def test_the_last_checkpoints_are_kept_one_by_one(keep_last: int) -> None:
+    """As they come: fewer than are to be kept are all kept."""
+    kept: list[Checkpoint] = []
+    for step in range(1, 21):
+        kept, _ = choose_kept([*kept, Checkpoint(step, f"step-{step}", {"loss": 1.0})], "loss", keep_last, keep_best=0)
+        assert [one.step for one in kept] == list(range(max(1, step - keep_last + 1), step + 1))
+
+
 def test_better_goes_by_the_metric() -> None:
     assert is_better("bleu", 2.0, 1.0) and not is_better("bleu", 1.0, 1.0)
     assert is_better("loss", 1.0, 2.0) and not is_better("ser", 2.0, 1.0)
