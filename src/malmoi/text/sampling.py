@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from math import exp, log
 from typing import Literal
 
 from malmoi.text.ids import SPACE_SYMBOL
 
-MAX_REMEMBERED = 1 << 16
-"""So many results are held before all are forgotten; less than 50 MB."""
+MAX_REMEMBERED = 1 << 18
+"""So many spans and ways of cutting are held before all are forgotten; less than 50 MB."""
 MAX_REMEMBERED_CHARACTERS = 24
 """A longer word (a whole line where nobody writes spaces) hardly comes again, nor the same way of cutting it."""
 UNKNOWN_PENALTY = 10.0
@@ -27,8 +28,8 @@ UNKNOWN_PENALTY = 10.0
 
 Cuts = tuple[tuple[tuple[float, ...], tuple[int, ...], tuple[tuple[int, ...], ...]], ...]
 """For each place in a word the pieces that start there: summed weights, ends, ids."""
-Drop = Callable[[int], bool]
-"""Whether a merge is left out, given how many candidates came before."""
+Drop = Callable[[], bool]
+"""Whether the merge that comes up is left out."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,92 @@ class Pieces:
         return any(SPACE_SYMBOL in piece[1:] for piece in self.ids)
 
 
+class MergedWord:
+    """A word that comes again: its spans, and the ids of each way of cutting it that came up so far.
+
+    A span is a part of two characters or more that is a piece. It is held as bits, where bit k stands for the place
+    before character k: those of its two ends, and those of all places inside. Spans are in the order in which they
+    would be merged: best score first, then from the left.
+    """
+
+    __slots__ = ("back", "ids", "size", "spans")
+
+    def __init__(self, word: str, pieces: Pieces) -> None:
+        found = find_spans(word, pieces)
+        self.size = len(word)
+        self.spans = [(1 << first | 1 << last, (1 << last) - (2 << first)) for first, last in found]
+        self.back = find_ways_back(found)
+        self.ids: dict[int, tuple[int, ...]] = {}
+
+    def cut(self, alpha: float, draw: Callable[[], float]) -> int:
+        """A way of cutting, as the bits of the places where symbols start or end; the draws are those of `merge`.
+
+        A merge can bring up only spans that share an end with it. Where these all come later, as is the rule, one walk
+        over the spans does it.
+        """
+        if self.back:
+            return self.cut_with_ways_back(alpha, draw)
+        bounds = (2 << self.size) - 1
+        for ends, inside in self.spans:
+            if bounds & ends == ends:
+                bound = bounds & inside
+                # Two symbols have one bound between them.
+                if bound and not bound & (bound - 1) and draw() >= alpha:
+                    bounds ^= bound
+        return bounds
+
+    def cut_with_ways_back(self, alpha: float, draw: Callable[[], float]) -> int:
+        """The same for a word with a piece that has a better score than a part of it."""
+        bounds, number = (2 << self.size) - 1, 0
+        left_out: set[tuple[int, int]] = set()
+        while number < len(self.spans):
+            ends, inside = self.spans[number]
+            bound = bounds & inside if bounds & ends == ends else 0
+            if bound and not bound & (bound - 1) and (number, bound) not in left_out:
+                if draw() >= alpha:
+                    bounds ^= bound
+                    number = self.back.get(number, number + 1)
+                    continue
+                left_out.add((number, bound))
+            number += 1
+        return bounds
+
+
+def find_spans(word: str, pieces: Pieces) -> list[tuple[int, int]]:
+    """Start and end of all parts of a word, of two characters or more, that are pieces, in the order of merging."""
+    scores, size, longest = pieces.scores, len(word), pieces.longest
+    found = sorted(
+        (-scores[part], first, last)
+        for first in range(size - 1)
+        for last in range(first + 2, min(size, first + longest) + 1)
+        if (part := word[first:last]) in scores
+    )
+    return [(first, last) for _, first, last in found]
+
+
+def find_ways_back(spans: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """By number of span, where merging it may bring up an earlier one that is longer at one end: the first of these."""
+    back: dict[int, int] = {}
+    furthest_end: dict[int, int] = {}
+    furthest_start: dict[int, int] = {}
+    for number, (first, last) in enumerate(spans):
+        if furthest_end.get(first, 0) > last or furthest_start.get(last, first) < first:
+            back[number] = next(
+                place
+                for place, (start, end) in enumerate(spans)
+                if (start == first and end > last) or (end == last and start < first)
+            )
+        furthest_end[first] = max(last, furthest_end.get(first, 0))
+        furthest_start[last] = min(first, furthest_start.get(last, first))
+    return back
+
+
+def ids_of_cut(word: str, bounds: int, pieces: Pieces) -> tuple[int, ...]:
+    """The ids of the symbols between the bounds."""
+    places = [place for place in range(len(word) + 1) if bounds >> place & 1]
+    return tuple(index for first, last in pairwise(places) for index in pieces.fallback(word[first:last]))
+
+
 class SubwordSampler:
     """Draws ways of cutting texts into pieces.
 
@@ -72,7 +159,8 @@ class SubwordSampler:
     def __init__(self, kind: Literal["bpe", "unigram"], pieces: Pieces) -> None:
         self._pieces = pieces
         self._add_word = self._add_merged if kind == "bpe" else self._add_walk
-        self._merged: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}
+        self._merged: dict[str, MergedWord] = {}
+        self._num_held = 0
         self._lattices: dict[tuple[str, float], Cuts] = {}
 
     def sample(self, texts: Sequence[str], alpha: float, seed: int) -> list[list[int]]:
@@ -93,32 +181,25 @@ class SubwordSampler:
         return (text,) if self._pieces.cross_words else text.split(" ")
 
     def _add_merged(self, row: list[int], word: str, alpha: float, draw: Callable[[], float]) -> None:
-        """Add a word by BPE-dropout: one draw for each merge that comes up, best first.
-
-        Which candidates come up next depends on which were left out so far, so those are the key to what is known.
-        """
+        """Add a word by BPE-dropout: one draw for each merge that comes up, best first."""
         if len(word) > MAX_REMEMBERED_CHARACTERS:
-            row.extend(merge(as_symbols(word), self._pieces, lambda _: draw() < alpha)[1])
+            row.extend(merge(as_symbols(word), self._pieces, lambda: draw() < alpha))
             return
-        index = dropped = 0
-        num_candidates, ids = self._merge(word, 0)
-        while index < num_candidates:
-            if draw() < alpha:
-                dropped |= 1 << index
-                num_candidates, ids = self._merge(word, dropped)
-            index += 1
-        row.extend(ids)
+        known = self._merged.get(word) or self._remember(word)
+        bounds = known.cut(alpha, draw)
+        maybe_ids = known.ids.get(bounds)
+        if maybe_ids is None:
+            maybe_ids = known.ids[bounds] = ids_of_cut(as_symbols(word), bounds, self._pieces)
+            self._num_held += 1
+        row.extend(maybe_ids)
 
-    def _merge(self, word: str, dropped: int) -> tuple[int, tuple[int, ...]]:
-        """Number of candidates and ids of a word, given the bits of the candidates that are left out."""
-        key = (word, dropped)
-        maybe_result = self._merged.get(key)
-        if maybe_result is None:
-            maybe_result = merge(as_symbols(word), self._pieces, lambda index: bool(dropped >> index & 1))
-            if len(self._merged) >= MAX_REMEMBERED:
-                self._merged.clear()
-            self._merged[key] = maybe_result
-        return maybe_result
+    def _remember(self, word: str) -> MergedWord:
+        if self._num_held >= MAX_REMEMBERED:
+            # Another thread keeps the word that it is at.
+            self._merged, self._num_held = {}, 0
+        found = self._merged[word] = MergedWord(as_symbols(word), self._pieces)
+        self._num_held += 1 + len(found.spans)
+        return found
 
     def _add_walk(self, row: list[int], word: str, alpha: float, draw: Callable[[], float]) -> None:
         """Add a word by a walk through its lattice; there is a draw wherever there is a choice."""
@@ -150,11 +231,11 @@ def as_symbols(word: str) -> str:
     return SPACE_SYMBOL + word.replace(" ", SPACE_SYMBOL)
 
 
-def merge(word: str, pieces: Pieces, drop: Drop) -> tuple[int, tuple[int, ...]]:
+def merge(word: str, pieces: Pieces, drop: Drop) -> tuple[int, ...]:
     """Merge neighbours from characters on, best score first, the left one of two that are equal.
 
     A candidate is a pair that still stands when its turn comes; it is asked about once, and one that is left out comes
-    again only as part of another pair. Returns how many candidates came up, and the ids.
+    again only as part of another pair. Returns the ids. `MergedWord` does the same for words that come again.
     """
     symbols = list(word)
     size = len(symbols)
@@ -166,14 +247,12 @@ def merge(word: str, pieces: Pieces, drop: Drop) -> tuple[int, tuple[int, ...]]:
         if pair in scores
     ]
     heapify(agenda)
-    num_candidates = 0
     while agenda:
         _, left, right, length = heappop(agenda)
         # A symbol that was merged into its left neighbour is empty, one that took its right neighbour has grown.
         if not symbols[left] or not symbols[right] or len(symbols[left]) + len(symbols[right]) != length:
             continue
-        num_candidates += 1
-        if drop(num_candidates - 1):
+        if drop():
             continue
         symbols[left] += symbols[right]
         symbols[right] = ""
@@ -186,7 +265,7 @@ def merge(word: str, pieces: Pieces, drop: Drop) -> tuple[int, tuple[int, ...]]:
                 pair = symbols[first] + symbols[second]
                 if pair in scores:
                     heappush(agenda, (-scores[pair], first, second, len(pair)))
-    return num_candidates, tuple(index for symbol in symbols if symbol for index in pieces.fallback(symbol))
+    return tuple(index for symbol in symbols if symbol for index in pieces.fallback(symbol))
 
 
 def lattice(word: str, pieces: Pieces, alpha: float) -> Cuts:

@@ -5,6 +5,7 @@ The models are written byte by byte, so that no version of the library that lear
 
 import os
 import pickle
+import random
 import struct
 import subprocess
 import sys
@@ -171,6 +172,35 @@ def test_more_left_out_merges_give_more_pieces() -> None:
     assert numbers == sorted(set(numbers))
     # Nothing but characters and bytes is left in the end: one space in front of each line, four bytes for the emoji.
     assert numbers[-1] == 100 * sum(1 + len(line) + 3 * line.count("🤗") for line in LINES)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.dictionaries(st.text("ab", min_size=2, max_size=5), st.integers(-30, 0), max_size=20),
+    st.text("abc", min_size=1, max_size=9),
+    st.integers(0, 2**32),
+)
+def test_a_word_that_comes_again_is_merged_as_the_first_time(scores: dict[str, int], word: str, seed: int) -> None:
+    """One walk over its spans draws what the agenda draws, also where a longer piece has a better score."""
+    distinct = {piece: score - place / 100 for place, (piece, score) in enumerate(scores.items())}
+    ids = {piece: number for number, piece in enumerate([*"ab", *distinct], start=300)}
+    pieces = sampling.Pieces(ids, {**dict.fromkeys("ab", -100.0), **distinct}, range(256))
+    again = sampling.MergedWord(word, pieces)
+    for alpha in (0.0, 0.3, 0.7):
+        first, second = random.Random(seed), random.Random(seed)
+        expected = sampling.merge(word, pieces, lambda draw=first.random, alpha=alpha: draw() < alpha)
+        assert sampling.ids_of_cut(word, again.cut(alpha, second.random), pieces) == expected
+        assert first.random() == second.random()
+
+
+def test_ways_back_are_rare_and_found() -> None:
+    """abc is better than ab: once ab stands, it is abc that comes up, before what is worse than it."""
+    scores = {"bc": -1.0, "abc": -2.0, "ab": -3.0, "cd": -4.0, **dict.fromkeys("abcd", -9.0)}
+    word = sampling.MergedWord("abcd", sampling.Pieces(dict.fromkeys(scores, 1), scores, range(256)))
+    assert word.back == {2: 1}
+    draws = iter([0.0, 0.9, 0.9])
+    assert word.cut(0.5, lambda: next(draws)) == 0b11001
+    assert not sampling.MergedWord("bcd", sampling.Pieces({}, scores, range(256))).back
 
 
 @pytest.mark.parametrize("kind", KINDS)
