@@ -7,7 +7,10 @@ that a kill or a full disk leaves what was there before.
 import hashlib
 import os
 import shutil
+import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from malmoi.errors import CheckpointError
 from malmoi.log import get_logger
@@ -85,6 +88,32 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise CheckpointError(
             f"{path}: cannot be written ({error.strerror or error}); what was there before is unchanged"
         ) from error
+
+
+def try_lock(file: BinaryIO, platform: str = sys.platform) -> bool:
+    """Take a file for this process until it is closed or the process ends, however that comes; False if it is taken.
+
+    `flock` of POSIX; where a file system refuses it nothing is locked, and that is told. On Windows the
+    first byte is locked (`msvcrt.locking`; untried on a real one).
+    """
+    if platform == "win32":
+        windows: Any = import_module("msvcrt")
+        file.seek(0)
+        try:
+            windows.locking(file.fileno(), windows.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    posix: Any = import_module("fcntl")
+    try:
+        posix.flock(file, posix.LOCK_EX | posix.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        get_logger().warning(
+            "%s: cannot be locked (%s); see to it that no other process works in this folder", file.name, error.strerror
+        )
+    return True
 
 
 def measure(path: Path) -> tuple[int, str]:

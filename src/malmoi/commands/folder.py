@@ -4,7 +4,6 @@ In: a path. Out: the names of its parts; `ConfigError` or `CheckpointError` befo
 """
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from malmoi.config import RunConfig
 from malmoi.errors import CheckpointError, ConfigError
-from malmoi.files import TEMPORARY
+from malmoi.files import TEMPORARY, try_lock
 from malmoi.settings import build_config, read_toml
 
 LOCK = ".lock"
@@ -107,17 +106,9 @@ def find_stranger(path: Path) -> str | None:
 def alone_in(folder: RunFolder) -> Generator[None]:
     """Hold the folder for as long as the `with` block lasts: two runs in one would overwrite each other.
 
-    The system lets go of it however the process ends. Windows has no such lock; there the file is a mark alone.
+    The system lets go of it however the process ends.
     """
-    if sys.platform == "win32":
-        (folder.path / LOCK).touch()
-        yield
-        return
-    import fcntl
-
     with (folder.path / LOCK).open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(f"{folder.path}: another process is at work in this folder; wait for it") from None
+        if not try_lock(file):
+            raise CheckpointError(f"{folder.path}: another process is at work in this folder; wait for it")
         yield

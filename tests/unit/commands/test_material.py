@@ -148,7 +148,6 @@ def test_a_folder_of_the_user_is_never_taken_for_a_run(tmp_path: Path, name: str
 
 
 def test_two_processes_never_share_a_folder(tmp_path: Path) -> None:
-    pytest.importorskip("fcntl", reason="Windows has no such lock")
     with (
         alone_in(RunFolder(tmp_path)),
         pytest.raises(CheckpointError, match="another process"),
