@@ -30,6 +30,7 @@ ORDER = (
     "translate",
     "evaluation",
     "report",
+    "export",
     "commands",
     "__main__",
 )
@@ -162,7 +163,7 @@ def loaded(statement: str) -> set[str]:
     return set(result.stderr.split("\n")[-1].split())
 
 
-HEAVY = {"torch", "numpy", "sacrebleu", "sentencepiece", "rich", "safetensors"}
+HEAVY = {"torch", "numpy", "sacrebleu", "sentencepiece", "rich", "safetensors", "ctranslate2"}
 
 
 @pytest.mark.parametrize(
