@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from malmoi.models import attention, kernels
-from malmoi.models.attention import Mask, attend, causal_mask, length_mask
+from malmoi.models.attention import Mask, SelfAttention, attend, causal_mask, length_mask
+from malmoi.models.dropout import Dropout, RandomBits
 from malmoi.models.interface import Trace
 from reference.attention import attend_by_loops
 
@@ -32,8 +33,10 @@ def draw_case(
     allowed = (torch.arange(num_keys) < lengths[:, None])[:, None].expand(BATCH, num_queries, num_keys)
     if causal:
         future = torch.full((num_queries, num_keys), -math.inf, dtype=torch.float64).triu(1)
-        added = future[None, None] if mask.added is None else mask.added + future
-        mask = Mask(added, mask.kept)
+        if mask.added is not None:
+            mask = Mask(mask.added + future, mask.kept)
+        else:
+            mask = Mask(future[None, None]) if cross else causal_mask(num_keys, torch.float64, torch.device("cpu"))
         allowed = allowed & (future == 0)
     return (query, key, value), mask, allowed
 
@@ -106,6 +109,25 @@ def test_kernels_have_true_gradients() -> None:
     asked = query.transpose(1, 2).detach().requires_grad_()
     packed = torch.stack([key, value]).permute(1, 3, 0, 2, 4).requires_grad_()
     assert torch.autograd.gradcheck(lambda q, x: kernels.attend_cross(q, x, mask.added, mask.kept), (asked, packed))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_fused_operation_is_told_what_it_may_leave_out(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No matrix at all where the mask is the causal one or where every place is real."""
+    given: list[dict[str, object]] = []
+
+    def fused(*_: Tensor, **options: object) -> Tensor:
+        given.append(options)
+        return torch.zeros(2, 1, 40, 4)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", fused)
+    causal, full = (
+        causal_mask(40, torch.float32, torch.device("cpu")),
+        length_mask(torch.tensor([40, 40]), 40, torch.float32),
+    )
+    layer = SelfAttention(4, 1, None, Dropout(0.0, RandomBits(1)))
+    layer(torch.zeros(2, 40, 4), causal if is_causal else full)
+    assert given == [{"attn_mask": None, "is_causal": is_causal}]
 
 
 def test_wrong_masks_are_refused() -> None:

@@ -29,6 +29,8 @@ class Mask:
     """0 or minus infinity, added to scores (B, N, T, S); each of its four sizes fits or is 1."""
     kept: Tensor | None = None
     """(B, 1, 1, 1): 0 for sentences without a real token, else 1; None where every sentence has one."""
+    is_causal: bool = False
+    """Whether `added` is the causal matrix and no more: a fused operation then leaves out what lies in the future."""
 
 
 def length_mask(lengths_B: Tensor, num_places: int, dtype: torch.dtype) -> Mask:
@@ -54,7 +56,7 @@ def causal_mask(num_places: int, dtype: torch.dtype, device: torch.device) -> Ma
     if num_places == 1:
         return Mask()
     added_TT = torch.full((num_places, num_places), -math.inf, dtype=dtype, device=device).triu(1)
-    return Mask(added_TT[None, None])
+    return Mask(added_TT[None, None], is_causal=True)
 
 
 def attend(
@@ -77,8 +79,9 @@ def attend(
     needs_weights = trace is not None or has_dropout or (positions is not None and positions.needs_weights)
     num_scores = query_BNTH.size(2) * key_BNSH.size(2)
     if not needs_weights and (query_BNTH.device.type != "cpu" or num_scores > SMALL_SCORES):
+        added = None if mask.is_causal else mask.added
         attended_BNTH = nn.functional.scaled_dot_product_attention(
-            query_BNTH, key_BNSH, value_BNSH, attn_mask=mask.added
+            query_BNTH, key_BNSH, value_BNSH, attn_mask=added, is_causal=mask.is_causal
         )
         return attended_BNTH if mask.kept is None else attended_BNTH * mask.kept
     query_BNTH = query_BNTH * query_BNTH.size(-1) ** -0.5
