@@ -15,17 +15,17 @@ def get_logger() -> logging.Logger:
     return logging.getLogger(LOGGER_NAME)
 
 
-def configure_logging(*, quiet: bool = False, verbose: bool = False) -> None:
+def configure_logging(*, quiet: bool = False, verbose: bool = False, speaker: str = "") -> None:
     """Send messages to standard error.
 
-    `quiet` leaves errors only, `verbose` adds details for finding faults.
+    `quiet` leaves errors only, `verbose` adds details for finding faults. `speaker` stands before each message.
     """
     logger = get_logger()
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
         handler.close()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(logging.Formatter(f"{speaker}%(message)s"))
     handler.setLevel(logging.ERROR if quiet else logging.DEBUG if verbose else logging.INFO)
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

@@ -23,7 +23,7 @@ SETTING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*=")
 
 MAY_CHANGE = re.compile(
     r"decoding\.|training\.(max_|patience|log_every|validate_every|save_every|keep_|average:|threads|device|tensorboard"
-    r"|micro_batch_tokens|fit_memory|validation_)"
+    r"|micro_batch_tokens|fit_memory|parallel|validation_)"
 )
 """What a run that goes on may change; anything else would make it another run."""
 

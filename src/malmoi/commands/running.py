@@ -22,14 +22,18 @@ from malmoi.log import get_logger
 from malmoi.models.interface import Seq2Seq
 from malmoi.training.meters import Row
 from malmoi.training.outcome import Outcome, Progress
+from malmoi.training.ranks import ALONE, Ranks
 from malmoi.training.trainer import Trainer
 from malmoi.training.validation import Validation
 
 
-def run_trainer(run: RunFolder, config: RunConfig, material: Material, network: Seq2Seq, bar: Bar) -> Outcome:
+def run_trainer(
+    run: RunFolder, config: RunConfig, material: Material, network: Seq2Seq, bar: Bar, ranks: Ranks = ALONE
+) -> Outcome:
     """Wire the trainer to the other rooms and let it run."""
     training, tokenizers = config.training, material.tokenizers
-    maker = BatchMaker(material.train, tokenizers, training.seed, config.text.sampling, config.cleaning.max_tokens)
+    longest = config.cleaning.max_tokens
+    maker = BatchMaker(material.train, tokenizers, training.seed, config.text.sampling, longest, ranks.part)
     stored = StoredConfig(text=config.text, model=config.model, decoding=config.decoding)
 
     def open_stream(state: dict[str, Any] | None) -> BatchStream:
@@ -46,7 +50,7 @@ def run_trainer(run: RunFolder, config: RunConfig, material: Material, network: 
 
     with ExitStack() as stack:
         listeners: list[Callable[[Row], None]] = [log_row]
-        if training.tensorboard:
+        if training.tensorboard and ranks.is_first:
             listeners.append(tensorboard(run.path / "tensorboard", stack))
 
         def listen(row: Row) -> None:
@@ -61,6 +65,7 @@ def run_trainer(run: RunFolder, config: RunConfig, material: Material, network: 
             save,
             validation=make_trainer_validation(config, material),
             longest=longest_side(material),
+            ranks=ranks,
             on_progress=show,
             on_row=listen,
         )
@@ -78,7 +83,7 @@ def make_trainer_validation(config: RunConfig, material: Material) -> Validation
     return Validation(
         batches=ValidationBatches(material.valid, tokenizers, in_order(material.valid, training.batch_tokens)),
         num_characters=sum(len(right[0]) + 1 for right in material.validation.references.answers),
-        evaluate=(lambda network, _: evaluate(network)) if set(training.metrics) - {"loss"} else None,
+        evaluate=evaluate if set(training.metrics) - {"loss"} else None,
     )
 
 

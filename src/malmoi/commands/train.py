@@ -5,13 +5,14 @@ came of it. The order of work: check everything, read and clean, choose settings
 """
 
 import json
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from malmoi.checkpoint import load_model
 from malmoi.commands.finish import finish
@@ -26,7 +27,7 @@ from malmoi.device import choose_device, keep_freed_memory, set_threads
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.evaluation.evaluate import Report
 from malmoi.files import write_atomically
-from malmoi.log import add_log_file, get_logger
+from malmoi.log import add_log_file, configure_logging, get_logger
 from malmoi.models.build import build_model, count_parameters
 from malmoi.models.interface import Seq2Seq
 from malmoi.report.curves import learning_curves, read_metrics
@@ -34,6 +35,7 @@ from malmoi.settings import Settings, to_toml
 from malmoi.text.tokenizer import Tokenizers
 from malmoi.training.memory import free_memory
 from malmoi.training.outcome import Outcome
+from malmoi.training.ranks import Ranks, join_ranks
 from malmoi.training.surroundings import describe_surroundings
 
 FINE_TUNING: Settings = {"training": {"schedule": "inverse_sqrt", "lr": 3e-4, "warmup_steps": 100}}
@@ -42,19 +44,23 @@ FINE_TUNING: Settings = {"training": {"schedule": "inverse_sqrt", "lr": 3e-4, "w
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a start of `malmoi train`; `report` is None where a signal ended it."""
+    """What came of a start of `malmoi train`; `report` is None where a signal ended it, or another process finishes."""
 
     folder: RunFolder
     config: RunConfig
     material: Material
     outcome: Outcome
     report: Report | None
+    is_first: bool
+    """Whether this process speaks for all that trained together."""
 
 
 def run_train(request: TrainRequest, given: Given, *, as_json: bool, quiet: bool) -> int:
     """Train, print what came of it, and return the exit status."""
     trained = train(request, given, quiet=quiet)
     outcome, report = trained.outcome, trained.report
+    if not trained.is_first:
+        return outcome.exit_status
     if as_json:
         write_json(
             {
@@ -77,27 +83,57 @@ def run_train(request: TrainRequest, given: Given, *, as_json: bool, quiet: bool
 
 def train(request: TrainRequest, given: Given, *, quiet: bool) -> Trained:
     """The whole road; raises `ConfigError`, `DataError` or `CheckpointError` for what cannot work."""
-    folder = claim_folder(request.out)
     with ExitStack() as stack:
-        stack.enter_context(alone_in(folder))
-        handler = add_log_file(folder.log)
-        stack.callback(handler.close)
-        stack.callback(get_logger().removeHandler, handler)
-        config, material, maybe_network = resolve(request, given, folder, quiet=quiet)
-        note_start(folder, config)
-        if maybe_network is None:
-            sizes = material.tokenizers.source.size, material.tokenizers.target.size
-            maybe_network = build_model(config.model, *sizes, seed=config.training.seed)
-        num_parameters = sum(parameter.numel() for parameter in maybe_network.parameters())
-        get_logger().info("%s with %s parameters", config.model.architecture, f"{num_parameters:,}")
-        with progress_bar("training", 1.0, quiet=quiet) as bar:
-            outcome = run_trainer(folder, config, material, maybe_network, bar)
-        if folder.metrics.exists():
-            write_atomically(folder.curves, learning_curves(read_metrics(folder.metrics)).encode())
+        with join_ranks(os.environ) as ranks:
+            quiet = quiet or not ranks.is_first
+            with ranks.first_ahead():
+                lead = lead_run if ranks.is_first else follow_run
+                folder, config, material, maybe_network = lead(request, given, ranks, stack, quiet=quiet)
+            if maybe_network is None:
+                sizes = material.tokenizers.source.size, material.tokenizers.target.size
+                maybe_network = build_model(config.model, *sizes, seed=config.training.seed)
+            num_parameters = sum(parameter.numel() for parameter in maybe_network.parameters())
+            get_logger().info("%s with %s parameters", config.model.architecture, f"{num_parameters:,}")
+            with progress_bar("training", 1.0, quiet=quiet) as bar:
+                outcome = run_trainer(folder, config, material, maybe_network, bar, ranks)
         report = None
-        if outcome.signal_number is None:
-            report = finish_run(folder, config, material, outcome)
-    return Trained(folder, config, material, outcome, report)
+        if ranks.is_first:
+            if folder.metrics.exists():
+                write_atomically(folder.curves, learning_curves(read_metrics(folder.metrics)).encode())
+            if outcome.signal_number is None:
+                report = finish_run(folder, config, material, outcome)
+    return Trained(folder, config, material, outcome, report, ranks.is_first)
+
+
+Started: TypeAlias = tuple[RunFolder, RunConfig, Material, Seq2Seq | None]
+
+
+def lead_run(request: TrainRequest, given: Given, ranks: Ranks, stack: ExitStack, *, quiet: bool) -> Started:
+    """The run as this process alone makes it ready, in a folder that is its own until the stack is left."""
+    folder = claim_folder(request.out)
+    stack.enter_context(alone_in(folder))
+    handler = add_log_file(folder.log)
+    stack.callback(handler.close)
+    stack.callback(get_logger().removeHandler, handler)
+    config, material, maybe_network = resolve(request, given, folder, quiet=quiet)
+    note_start(folder, config, ranks.count)
+    return folder, config, material, maybe_network
+
+
+def follow_run(request: TrainRequest, given: Given, ranks: Ranks, stack: ExitStack, *, quiet: bool) -> Started:
+    """The run as the first process made it ready: all that the user said is in its config."""
+    del given, stack
+    configure_logging(quiet=quiet, speaker=f"rank {ranks.rank}: ")
+    folder = RunFolder(request.out)
+    config = folder.read_config()
+    if config is None:
+        raise CheckpointError(f"{folder.config}: not to be seen from here; all processes must see the same run folder")
+    check_machine(config)
+    store = maybe_store(config)
+    material = open_material(store or folder, config.data if store is None else ())
+    if material is None:
+        raise CheckpointError(f"{folder.data}: not to be seen from here; all processes must see the same data")
+    return folder, config, material, None
 
 
 def resolve(
@@ -237,7 +273,7 @@ def write_config(folder: RunFolder, config: RunConfig) -> None:
     write_atomically(folder.config, (to_toml(config) + "\n").encode())
 
 
-def note_start(folder: RunFolder, config: RunConfig) -> None:
+def note_start(folder: RunFolder, config: RunConfig, num_ranks: int) -> None:
     """One more entry in `environment.json`: when, how and on what the run was started."""
     starts: list[Any] = []
     if folder.environment.exists():
@@ -247,7 +283,7 @@ def note_start(folder: RunFolder, config: RunConfig) -> None:
             raise CheckpointError(
                 f"{folder.environment}: damaged ({error}); nothing depends on it: remove it to go on"
             ) from None
-    surroundings = describe_surroundings(choose_device(config.training.device))
+    surroundings = describe_surroundings(choose_device(config.training.device), num_ranks)
     time = datetime.now(UTC).isoformat(timespec="seconds")
     starts.append({"time": time, "command": sys.argv[1:], "surroundings": surroundings})
     write_atomically(folder.environment, json.dumps({"starts": starts}, ensure_ascii=False, indent=1).encode())

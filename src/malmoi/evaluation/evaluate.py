@@ -8,7 +8,7 @@ the same functions (`make_validation`), so that its scores are those that transl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +235,16 @@ def measure_likelihood(translator: Translator, sources: Sequence[str], targets: 
     )
 
 
+Work: TypeAlias = Callable[[Sequence[str]], list[str]]
+Divide: TypeAlias = Callable[[Sequence[str], Work], list[str]]
+"""(texts, work) -> what the work makes of all texts, in their order."""
+
+
+def undivided(texts: Sequence[str], work: Work) -> list[str]:
+    """All the work is done here."""
+    return work(texts)
+
+
 def make_validation(
     tokenizers: Tokenizers,
     sources: Sequence[str],
@@ -243,26 +253,27 @@ def make_validation(
     metrics: Sequence[Metric],
     decoding: DecodingConfig,
     options: MetricOptions | None = None,
-) -> Callable[[Seq2Seq], dict[str, float]]:
+) -> Callable[..., dict[str, float]]:
     """What training calls to measure decoded text: a function from a network to scores by name of the metric.
 
     `distinct_outputs` stands among them where it can be told. The road is that of `evaluate_model`, with the network on
     its own device and in evaluation mode (the mode that it was in is put back), so that translating and evaluating
     later with the same weights and settings gives the same scores. Without a metric that needs text, nothing is decoded
-    and nothing told.
+    and nothing told. A second argument may divide the translating among several processes.
     """
     wanted = text_metrics(metrics)
     options = options or MetricOptions(symbols=default_symbols(tokenizers))
     references.check(len(sources))
 
-    def validate(network: Seq2Seq) -> dict[str, float]:
+    def validate(network: Seq2Seq, divide: Divide = undivided) -> dict[str, float]:
         if not wanted:
             return {}
         was_training = network.training
         network.eval()
         try:
             translator = Translator(ModelScorer(network), tokenizers, decoding, tell=False)
-            report = evaluate_model(translator, sources, references, metrics=wanted, options=options)
+            outputs = divide(sources, lambda some: [one.text for one in translator.translate(some)])
+            report = evaluate_output(outputs, references, metrics=wanted, options=options, sources=sources)
         finally:
             network.train(was_training)
         scores: dict[str, float] = {score.metric: score.value for score in report.scores}

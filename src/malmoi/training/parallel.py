@@ -9,6 +9,7 @@ together only while it is at work.
 """
 
 import copy
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import assert_never
 
@@ -56,7 +57,12 @@ def replicate(model: ModelWithLoss, device: torch.device) -> nn.Module:
     In its first pass DDP learns the order in which gradients come, and later adds them up in that order. The pass that
     changes nothing makes this the same from the first update on, so that a resumed run adds as the one before it did.
     """
-    replicated = DistributedDataParallel(model, broadcast_buffers=False, init_sync=False, gradient_as_bucket_view=True)
+    with warnings.catch_warnings():
+        # The oldest torch that serves does not know yet what this is called later.
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
+        replicated = DistributedDataParallel(
+            model, broadcast_buffers=False, init_sync=False, gradient_as_bucket_view=True
+        )
     replicated(probe_batch(model, 1, 1).without_targets().to(device)).loss.backward()
     model.zero_grad(set_to_none=True)
     return replicated
