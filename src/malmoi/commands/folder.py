@@ -72,6 +72,10 @@ class RunFolder:
 
 def claim_folder(path: Path, option: str = "--out") -> RunFolder:
     """Make the folder, unless it is somebody else's, cannot be written or has no room."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{option} {str(path)!r}: the name must be UTF-8, since it is written down") from None
     if path.is_file():
         raise ConfigError(f"{option} {path}: this is a file; give the name of a folder")
     try:

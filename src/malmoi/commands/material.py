@@ -111,7 +111,7 @@ def too_few(found: Scan) -> DataError:
 def share_to_hold_out(found: Scan, config: RunConfig) -> float:
     """The configured share, or less where that is more pairs than are wanted, or more where it would be none."""
     share = min(config.valid_share, config.valid_pairs / found.facts.num_pairs)
-    sources = found.sources
+    sources = set(found.sources)
     while len(sources) <= FEW_SOURCES and not any(held_out(one, config.training.seed, share) for one in sources):
         share *= 2
         if share > 0.5:
@@ -144,8 +144,7 @@ def make_material(
         # The model to start from saw text of its own.
         seen |= set(learned.source.fallback_ids()) - set(learned.unseen_source_ids)
     tokenizers = learned.trained_on(seen)
-    shutil.rmtree(folder.tokenizer, ignore_errors=True)
-    tokenizers.save(folder.tokenizer)
+    save_tokenizers(tokenizers, folder.tokenizer)
     valid_corpora = [split.held() for split in splits] or corpora.valid
     valid = build.stores("valid", valid_corpora, tokenizers, gentle)
     if splits:
@@ -169,6 +168,15 @@ def make_material(
         tokenizers.target.size,
     )
     return checked(Material(tokenizers, train, valid, read_validation(folder.data / VALID_TEXT), found.facts))
+
+
+def save_tokenizers(tokenizers: Tokenizers, place: Path) -> None:
+    """Replace what an earlier start left there."""
+    try:
+        shutil.rmtree(place, ignore_errors=True)
+        tokenizers.save(place)
+    except OSError as error:
+        raise CheckpointError(f"{place}: cannot be written ({error.strerror or error})") from error
 
 
 def cleaning_for_validation(config: RunConfig) -> CleaningConfig:
@@ -218,7 +226,6 @@ class Builder:
         found: list[Store] = []
         for number, corpus in enumerate(corpora):
             place = self.folder.data / part / f"{number:02d}"
-            place.parent.mkdir(parents=True, exist_ok=True)
             if corpus.files not in self.inputs:
                 self.inputs[corpus.files] = record_inputs(corpus.files)
             with progress_bar(f"tokenising {part}", num_pairs, quiet=self.quiet) as bar:

@@ -106,7 +106,12 @@ def encode_in_order(chunks: Iterable[Chunk], tokenizers: Tokenizers, workers: in
             yield chunk, encoder.encode([pair.source for pair in chunk], [pair.target for pair in chunk])
         return
     with tempfile.TemporaryDirectory(prefix="malmoi-") as folder:
-        tokenizers.save(Path(folder))
+        try:
+            tokenizers.save(Path(folder))
+        except OSError as error:
+            raise DataError(
+                f"{folder}: cannot be written ({error.strerror or error}); let TMPDIR name a folder with room"
+            ) from error
         with Workers(tokenizers, Path(folder), workers) as pool:
             yield from pool.encode(chain(beginning, remaining))
 

@@ -129,6 +129,12 @@ def pair_suffix(name: str) -> str | None:
 def existing(name: str) -> Path:
     """The path of a file that must be there."""
     path = Path(name)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{name!r}: the name of a data file must be UTF-8, since it is written down; rename it"
+        ) from None
     if path.is_dir():
         raise DataError(f"{name}: this is a folder, not a file of text")
     if not path.exists():
@@ -141,10 +147,16 @@ def existing(name: str) -> Path:
 
 def open_standard_input(weight: float) -> Corpus:
     """TSV from standard input, copied to a temporary file so that it can be read again."""
-    folder = tempfile.TemporaryDirectory(prefix="malmoi-")
-    path = Path(folder.name) / "input.tsv"
-    with path.open("wb") as stream:
-        shutil.copyfileobj(sys.stdin.buffer, stream)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="malmoi-")
+        path = Path(folder.name) / "input.tsv"
+        with path.open("wb") as stream:
+            shutil.copyfileobj(sys.stdin.buffer, stream)
+    except OSError as error:
+        raise DataError(
+            f"{describe('-')}: cannot be kept in a temporary folder ({error.strerror or error}); let TMPDIR name one "
+            "with room"
+        ) from error
 
     def pairs() -> Iterator[Pair]:
         # Naming the folder keeps it alive as long as someone can still ask for pairs.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from malmoi.commands import material as material_module
 from malmoi.commands.folder import RunFolder, alone_in, claim_folder
 from malmoi.commands.material import Material, Validation, make_material, open_corpora, open_material, scan_corpora
 from malmoi.config import DataSource, RunConfig
@@ -128,6 +129,8 @@ def test_a_folder_is_claimed_only_where_a_run_can_live(tmp_path: Path) -> None:
         claim_folder(tmp_path)
     with pytest.raises(CheckpointError, match="cannot be written"):
         claim_folder(tmp_path / "file" / "below")
+    with pytest.raises(ConfigError, match="must be UTF-8"):
+        claim_folder(tmp_path / "bad\udcff")
     run = claim_folder(tmp_path / "new" / "run")
     assert run.path.is_dir() and list(run.path.iterdir()) == []
     with alone_in(run):
@@ -158,7 +161,10 @@ def test_two_processes_never_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_one_source_that_occurs_often_is_told_apart_from_few_pairs(tmp_path: Path) -> None:
+def test_one_source_that_occurs_often_is_told_apart_from_few_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(material_module, "FEW_SOURCES", 20)
     (tmp_path / "a.tsv").write_text("a\tb\n" * 50, encoding="utf-8")
     with pytest.raises(DataError, match=r"50 pair\(s\) with 1 different source"):
         make(tmp_path, config_for(DataSource(pairs=str(tmp_path / "a.tsv"))))
@@ -266,3 +272,12 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     corpora = replace(corpora, train=(replace(corpora.train[0], pairs=read_and_append),))
     with pytest.raises(DataError, match=r"a\.tsv: this data file changed; it was written to while it was read"):
         make_material(RunFolder(tmp_path), config, corpora, found, share, maybe_tokenizers=None, workers=1, quiet=True)
+
+
+def test_tokenizers_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Tokenizers, "save", fail)
+    with pytest.raises(CheckpointError, match=r"tokenizer: cannot be written \(No space left on device\)"):
+        make(tmp_path, config_for(write_pairs(tmp_path / "a.tsv", 60)))

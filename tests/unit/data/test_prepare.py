@@ -274,6 +274,17 @@ def test_what_a_worker_cannot_do_is_told(
         list(encode_in_order(chunks_of(corpus), tokenizers, 1))
 
 
+def test_a_full_temporary_folder_is_told(
+    corpus: Corpus, tokenizers: Tokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Tokenizers, "save", fail)
+    with pytest.raises(DataError, match=r"No space left on device\); let TMPDIR"):
+        list(encode_in_order(chunks_of(corpus), tokenizers, 1))
+
+
 def test_why_a_worker_left_is_told_even_when_it_left_long_ago(corpus: Corpus, tmp_path: Path) -> None:
     """The chunk after the failure finds a closed pipe; the reason stands in what the worker wrote before."""
     tokenizer = train_tokenizer("characters", ["abc"], vocabulary_size=10)

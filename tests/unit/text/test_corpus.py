@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,18 @@ def test_faults_of_standard_input_do_not_name_its_copy(monkeypatch: pytest.Monke
         corpus = open_corpus(DataSource(pairs="-"))
         with pytest.raises(DataError, match=r"^standard input:"):
             list(corpus.pairs())
+
+
+def test_standard_input_without_room_for_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"bano\tak\n")))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(DataError, match=r"^standard input: cannot be kept .*TMPDIR"):
+        open_corpus(DataSource(pairs="-"))
+
+
+def test_names_that_cannot_be_written_down_are_refused() -> None:
+    with pytest.raises(DataError, match=r"bad\\udcff\.tsv': the name of a data file must be UTF-8"):
+        open_corpus(DataSource(pairs="bad\udcff.tsv"))
 
 
 def test_names_that_say_nothing_are_refused(tmp_path: Path) -> None:
