@@ -18,6 +18,7 @@ from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Ids, Request
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
 from malmoi.decoding.search import search
+from malmoi.decoding.targets import WholeTargets
 from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq
 from reference.exhaustive import END, Formula, Output, TableScorer, exhaustive, greedy
@@ -123,11 +124,12 @@ def test_the_reported_score_is_the_forced_one_and_follows_the_formula(
     model = scorer(name, dtype)
     has_attention = "none" not in name
     finished: set[bool] = set()
-    for penalty, prefix in [("wu", ()), ("divide", (3, 5)), ("none", (7,))]:
+    # Few rows, and no room after the prefix, leave outputs that cannot end.
+    for penalty, prefix, width, most in [("wu", (), 6, 5), ("divide", (3, 5), 6, 5), ("none", (7,), 2, 1)]:
         config = decoding(
-            beam_size=6,
-            n_best=6,
-            max_length=5,
+            beam_size=width,
+            n_best=width,
+            max_length=most,
             length_penalty=penalty,
             length_alpha=0.7,
             coverage_beta=0.3 if has_attention else 0.0,
@@ -145,6 +147,54 @@ def test_the_reported_score_is_the_forced_one_and_follows_the_formula(
             assert one.ids[: len(prefix)] == prefix
             finished.add(one.finished)
     assert finished == {True, False}
+
+
+class StepsAlone:
+    """A scorer that hides from whoever asks that it can take whole targets at once."""
+
+    def __init__(self, scorer: ModelScorer | EnsembleScorer) -> None:
+        self.scorer = scorer
+        self.encode, self.start, self.step = scorer.encode, scorer.start, scorer.step
+        self.vocabulary_size, self.start_id, self.end_id = scorer.vocabulary_size, scorer.start_id, scorer.end_id
+        self.source_padding_id, self.max_steps, self.device = scorer.source_padding_id, scorer.max_steps, scorer.device
+
+
+TARGETS = [(), (END,), (4,), (2, 3, END), (9, 8, 7, 6, 5, 4, 3, 2, 10, END), (3, 3, 3, 3, 3), (0, 2, END)]
+SOURCES = [sentence(seed, length) for seed, length in enumerate((3, 0, 9, 1, 5, 12, 2))]
+
+
+@pytest.mark.parametrize("budget", [1, 40, 4096])
+@pytest.mark.parametrize("name", [*MODELS, "ensemble", "mixed ensemble"])
+def test_whole_targets_score_as_their_steps(name: str, budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Teacher forcing in one pass equals the slow way, in batches of any size and with few places at a time."""
+    one, other = scorer("transformer-sinusoidal-post"), scorer("rnn-additive-gru")
+    match name:
+        case "ensemble":
+            model = EnsembleScorer([one, other])
+        case "mixed ensemble":
+            model = EnsembleScorer([one, StepsAlone(other)])
+        case _:
+            model = scorer(name)
+    slow = force(StepsAlone(model), SOURCES, TARGETS, decoding(batch_tokens=budget))
+    assert isinstance(model, WholeTargets) and not isinstance(StepsAlone(model), WholeTargets)
+    with monkeypatch.context() as patch:
+        for at_once in (1, 3 * NUM_IDS, 10**6):
+            patch.setattr("malmoi.decoding.scorer.LOGITS_AT_ONCE", at_once)
+            for mine, theirs in zip(force(model, SOURCES, TARGETS, decoding(batch_tokens=budget)), slow, strict=True):
+                assert_same([mine], [theirs])
+    assert [len(one.log_probs) for one in slow] == [len(target) for target in TARGETS]
+
+
+def test_the_vocabulary_is_never_there_for_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = scorer("transformer-sinusoidal-post")
+    rows: list[int] = []
+    log_probs = model.log_probs
+    monkeypatch.setattr(model, "log_probs", lambda hidden_RD: rows.append(len(hidden_RD)) or log_probs(hidden_RD))
+    monkeypatch.setattr("malmoi.decoding.scorer.LOGITS_AT_ONCE", 4 * NUM_IDS)
+    force(model, SOURCES, TARGETS, decoding())
+    assert max(rows) == 4
+    # Padded places are not asked for.
+    assert sum(rows) == sum(len(target) for target in TARGETS)
 
 
 def as_table(model: Seq2Seq, size: int) -> TableScorer:

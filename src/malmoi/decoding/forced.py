@@ -1,12 +1,13 @@
 """Forced scoring: what a scorer thinks of given outputs.
 
-In: sources and targets as ids. Out: a `Hypothesis` per pair, scored by the same steps and the same formula as a search,
-so that the score of a search's output is found again.
+In: sources and targets as ids. Out: a `Hypothesis` per pair, scored by the same formula as a search, so that the score
+of a search's output is found again. Networks read each target in one pass; a scorer that knows steps alone, and
+attention where it is asked for, go step by step.
 
 Letters: B pairs, S source places, T target tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from malmoi.config import DecodingConfig
 from malmoi.decoding.attention import AttentionRecord, choosing_device
 from malmoi.decoding.interface import IMPOSSIBLE, Hypothesis, Ids, Scorer
 from malmoi.decoding.scoring import Scoring
+from malmoi.decoding.targets import step_through, target_log_probs
 from malmoi.errors import CheckpointError, DataError
 
 
@@ -40,18 +42,26 @@ def force(
     for number, target in enumerate(targets):
         check_target(target, number, scorer)
     hypotheses: dict[int, Hypothesis] = {}
-    order = sorted(range(len(targets)), key=lambda number: (-len(targets[number]), -len(sources[number]), number))
-    while order:
-        batch = [order.pop(0)]
-        longest = len(sources[batch[0]]) + len(targets[batch[0]])
-        while order:
-            longest = max(longest, len(sources[order[0]]) + len(targets[order[0]]))
-            if (len(batch) + 1) * longest > config.batch_tokens:
-                break
-            batch.append(order.pop(0))
+    for batch in cut_batches(sources, targets, config.batch_tokens):
         pairs = [(sources[number], targets[number]) for number in batch]
         hypotheses.update(zip(batch, force_batch(scorer, pairs, config, keep_attention), strict=True))
     return [hypotheses[number] for number in range(len(targets))]
+
+
+def cut_batches(sources: Sequence[Ids], targets: Sequence[Ids], budget: int) -> Iterator[list[int]]:
+    """Numbers of pairs that are scored together: of like length, rows times the longest pair within the budget."""
+    order = sorted(range(len(targets)), key=lambda number: (-len(targets[number]), -len(sources[number]), number))
+    batch: list[int] = []
+    longest = 0
+    for number in order:
+        length = len(sources[number]) + len(targets[number])
+        longest = max(longest, length)
+        if batch and (len(batch) + 1) * longest > budget:
+            yield batch
+            batch, longest = [], length
+        batch.append(number)
+    if batch:
+        yield batch
 
 
 def check_target(target: Ids, number: int, scorer: Scorer) -> None:
@@ -68,31 +78,29 @@ def check_target(target: Ids, number: int, scorer: Scorer) -> None:
 def force_batch(
     scorer: Scorer, pairs: Sequence[tuple[Ids, Ids]], config: DecodingConfig, keep_attention: bool
 ) -> list[Hypothesis]:
-    """One batch, step by step; shorter targets go on with end symbols that nobody looks at."""
+    """One batch; shorter targets go on with end symbols that nobody looks at."""
     scoring = Scoring.from_config(config)
-    looks = keep_attention or scoring.beta > 0
     lengths = np.array([len(target) for _, target in pairs], dtype=np.int64)
     source_BS, source_lengths_B = pad_sources([source for source, _ in pairs], scorer)
     target_BT = torch.full((len(pairs), int(lengths.max(initial=0))), scorer.end_id)
     for row, (_, target) in enumerate(pairs):
         target_BT[row, : len(target)] = torch.tensor(target, dtype=torch.int64)
     target_BT = target_BT.to(scorer.device)
-    state = scorer.start(scorer.encode(source_BS, source_lengths_B), keep_attention=looks)
-    record = (
-        AttentionRecord.start(source_lengths_B.to(choosing_device(scorer.device)), keep_attention) if looks else None
-    )
-    coverage = np.zeros(len(pairs)) if record is None else record.coverage(scoring)
-    token_B = torch.full((len(pairs),), scorer.start_id, device=scorer.device)
-    columns: list[Tensor] = []
-    for place in range(target_BT.size(1)):
-        log_probs_BV, state = scorer.step(token_B, state)
-        token_B = target_BT[:, place]
-        columns.append(log_probs_BV.gather(1, token_B[:, None]))
-        if record is not None:
-            record = record.add(state.attention_RS, np.full(len(pairs), place))
+    record = None
+    coverage = np.zeros(len(pairs))
+    if keep_attention or scoring.beta > 0:
+        record = AttentionRecord.start(source_lengths_B.to(choosing_device(scorer.device)), keep_attention)
+        coverage = record.coverage(scoring)
+        log_probs_BT = torch.zeros(target_BT.shape, dtype=torch.float64)
+        steps = step_through(scorer, source_BS, source_lengths_B, target_BT, keep_attention=True)
+        for place, (log_probs_B, attention_BS) in enumerate(steps):
+            log_probs_BT[:, place] = log_probs_B
+            record = record.add(attention_BS, np.full(len(pairs), place))
             coverage = np.where(lengths > place, record.coverage(scoring), coverage)
-    log_probs_BT = torch.cat(columns, 1).cpu().double().numpy() if columns else np.zeros((len(pairs), 0))
-    return read_off(pairs, log_probs_BT, coverage, record, scoring, scorer.end_id)
+    else:
+        lengths_B = torch.from_numpy(lengths).to(scorer.device)
+        log_probs_BT = target_log_probs(scorer, source_BS, source_lengths_B, target_BT, lengths_B)
+    return read_off(pairs, log_probs_BT.cpu().double().numpy(), coverage, record, scoring, scorer.end_id)
 
 
 def read_off(

@@ -2,9 +2,10 @@
 
 In: networks that `models/build.py` made, in evaluation mode. Out: log-probabilities over V, float32 at least.
 
-Letters: B sentences, S source places, R live rows, D width, V vocabulary, M members of an ensemble.
+Letters: B sentences, S source places, T target tokens, R live rows or places of targets, D width, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -12,11 +13,15 @@ import torch
 from torch import Tensor
 
 from malmoi.decoding.interface import Scorer
+from malmoi.decoding.targets import target_log_probs
 from malmoi.errors import ConfigError
 from malmoi.models.interface import DecoderState, Memory, Seq2Seq
 
 END_ID = 1
 """`</s>` in every tokeniser of ours."""
+
+LOGITS_AT_ONCE = 2**22
+"""Most numbers in a table of places times vocabulary, where whole targets are scored."""
 
 
 class ModelScorer:
@@ -43,10 +48,30 @@ class ModelScorer:
 
     def step(self, token_R: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         hidden_RD, state = self.network.step(token_R, state)
+        return self.log_probs(hidden_RD), state
+
+    def log_probs(self, hidden_RD: Tensor) -> Tensor:
+        """Log-probabilities `(R, V)` of the token after each hidden state."""
         logits_RV = torch.nn.functional.linear(hidden_RD, self.network.output_weight_VD, self.network.output_bias_V)
         if logits_RV.dtype in (torch.bfloat16, torch.float16):
             logits_RV = logits_RV.float()
-        return torch.log_softmax(logits_RV, dim=-1), state
+        return torch.log_softmax(logits_RV, dim=-1)
+
+    @torch.no_grad()
+    def score_targets(
+        self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor, target_lengths_B: Tensor
+    ) -> Tensor:
+        """See `WholeTargets`: one forward pass, then the vocabulary for some of the real places at a time."""
+        assert not self.network.training, "a network in training mode drops units at random: call eval() first"
+        is_real_BT = torch.arange(target_BT.size(1), device=target_BT.device) < target_lengths_B[:, None]
+        start_B1 = torch.full_like(target_lengths_B, self.start_id)[:, None]
+        input_BT = torch.cat([start_B1, target_BT], 1)[:, :-1]
+        hidden_RD = self.network(source_BS, source_lengths_B, input_BT)[is_real_BT]
+        token_R1 = target_BT[is_real_BT][:, None]
+        num_rows = max(LOGITS_AT_ONCE // self.vocabulary_size, 1)
+        chunks = zip(hidden_RD.split(num_rows), token_R1.split(num_rows), strict=True)
+        found_R = torch.cat([self.log_probs(hidden).gather(1, token)[:, 0] for hidden, token in chunks])
+        return found_R.new_zeros(target_BT.shape).masked_scatter(is_real_BT, found_R)
 
 
 class EnsembleMemory(Memory):
@@ -120,9 +145,20 @@ class EnsembleScorer:
     def step(self, token_R: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         assert isinstance(state, EnsembleState)
         steps = [scorer.step(token_R, member) for scorer, member in zip(self.scorers, state.members, strict=True)]
-        mean_RV = steps[0][0]
-        for log_probs_RV, _ in steps[1:]:
-            mean_RV = torch.logaddexp(mean_RV, log_probs_RV)
-        if len(steps) > 1:
-            mean_RV = mean_RV - torch.log(torch.tensor(float(len(steps)), dtype=mean_RV.dtype, device=mean_RV.device))
+        mean_RV = mean_of_probabilities([log_probs_RV for log_probs_RV, _ in steps])
         return mean_RV, EnsembleState([member for _, member in steps])
+
+    def score_targets(
+        self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor, target_lengths_B: Tensor
+    ) -> Tensor:
+        """See `WholeTargets`; a member that knows steps alone goes step by step."""
+        batch = (source_BS, source_lengths_B, target_BT, target_lengths_B)
+        return mean_of_probabilities([target_log_probs(scorer, *batch) for scorer in self.scorers])
+
+
+def mean_of_probabilities(log_probs: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean of what the members give."""
+    mean = log_probs[0]
+    for others in log_probs[1:]:
+        mean = torch.logaddexp(mean, others)
+    return mean - math.log(len(log_probs)) if len(log_probs) > 1 else mean
