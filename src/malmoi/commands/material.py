@@ -280,8 +280,9 @@ def check_files(folder: RunFolder, stores: Sequence[Path]) -> None:
     """Refuse to go on where the files of a run's corpora are gone or changed: its text is not theirs any more."""
     for store in stores:
         manifest = read_manifest(store)
-        # Nothing of the user's lies behind these names any more.
-        if manifest.description != describe("-") and not manifest.description.startswith(PACKAGE_PREFIX):
+        if manifest.description == describe("-"):
+            get_logger().info("%s: goes on with what standard input gave at its start", folder.path)
+        elif not manifest.description.startswith(PACKAGE_PREFIX):
             check_inputs(
                 manifest.inputs,
                 f"{folder.path} was made from what it held before. Put it back as it was, or start anew with "

@@ -160,8 +160,7 @@ def open_standard_input(weight: float) -> Corpus:
 
     def pairs() -> Iterator[Pair]:
         # Naming the folder keeps it alive as long as someone can still ask for pairs.
-        assert folder.name
-        return read_tsv(path, describe("-"))
+        return read_tsv(Path(folder.name) / path.name, describe("-"))
 
     return Corpus("standard input", (path,), weight, pairs)
 

@@ -1,8 +1,10 @@
 """What a run is made from: held-out pairs, complete or made again, weights, and text for validation."""
 
+import io
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -281,3 +283,16 @@ def test_tokenizers_that_cannot_be_written_are_told(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Tokenizers, "save", fail)
     with pytest.raises(CheckpointError, match=r"tokenizer: cannot be written \(No space left on device\)"):
         make(tmp_path, config_for(write_pairs(tmp_path / "a.tsv", 60)))
+
+
+def test_standard_input_is_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    rows = "".join(f"source {number} x\ttarget {number} y\n" for number in range(60))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rows.encode())))
+    config = config_for(DataSource(pairs="-"))
+    made = make(tmp_path, config)
+    opened = open_material(RunFolder(tmp_path), config.data)
+    assert opened is not None and opened.train[0].num_pairs == made.train[0].num_pairs
+    assert "goes on with what standard input gave" in caplog.text
