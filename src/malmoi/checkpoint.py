@@ -84,6 +84,8 @@ def write_folder(folder: Path, weights: Mapping[str, Tensor], config: str, card:
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS_FILE
         )
+        # safetensors writes for its owner alone; a model is for whoever may read the rest of its folder.
+        (temporary / WEIGHTS_FILE).chmod((temporary / CONFIG_FILE).stat().st_mode)
         for path in [*sorted(temporary.rglob("*")), temporary]:
             flush(path)
         replace_folder(temporary, folder)

@@ -357,6 +357,11 @@ def test_weights_are_never_taken_for_a_pickle(tmp_path: Path, protocol: int) -> 
         refuse_pickle(path)
 
 
+def test_weights_can_be_read_by_whoever_can_read_the_rest(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    save(tmp_path / "model", tokenizers, seed=1)
+    assert len({path.stat().st_mode for path in (tmp_path / "model").iterdir() if path.is_file()}) == 1
+
+
 def test_a_run_folder_stands_for_its_model(tokenizers: Tokenizers, tmp_path: Path) -> None:
     """The finished model, else the best checkpoint by the run's own metric, else the last one."""
     run = tmp_path / "run"
