@@ -1,10 +1,10 @@
 """Sentences that are searched together: one step of all of them, and who leaves and who comes in.
 
 In: a scorer and requests. Out: the outputs of each request, as soon as nothing can better them. In each step the scorer
-is asked once for all rows, rules forbid what may not be, a chooser (beam or sampling) decides, outputs that end are put
-aside for good, and the scorer's state, rules and records all move by one selection of rows.
+is asked once about all rows that hold a hypothesis, rules forbid what may not be, a chooser (beam or sampling) decides,
+outputs that end are put aside for good, and the scorer's state, rules and records all move by one selection of rows.
 
-Letters: B sentences, K rows of a sentence, R = B x K rows, V vocabulary.
+Letters: B sentences, K rows of a sentence, R = B x K rows, A rows that hold a hypothesis, V vocabulary.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from malmoi.config import DecodingConfig
 from malmoi.decoding.attention import AttentionRecord, choosing_device
@@ -84,10 +85,12 @@ class SearchBatch:
         rows_R = torch.arange(len(requests), device=scorer.device).repeat_interleave(self.width)
         plain = [request for _, request in requests]
         sentences = tuple(self.make_sentence(number, request) for number, request in requests)
+        live = Live.start(sentences, self.width, self.chooser.first_rows)
+        rows_A = torch.from_numpy(live.alive // self.width).to(scorer.device)
         running = Running(
-            live=Live.start(sentences, self.width, self.chooser.first_rows),
-            state=state if self.width == 1 else state.select(rows_R),
-            token_R=torch.full_like(rows_R, scorer.start_id),
+            live=live,
+            state=state if len(rows_A) == len(requests) else state.select(rows_A),
+            token_A=torch.full_like(rows_A, scorer.start_id),
             rules=[rule.start(plain, self.width) for rule in self.first_rules],
             constraints=Constraints(scorer.end_id).start(plain, self.width),
             record=AttentionRecord.start(lengths_B[rows_R].to(self.device), self.keep_attention)
@@ -109,12 +112,15 @@ class SearchBatch:
         running = self.running
         assert running is not None, "there is nothing to search"
         live, scorer = running.live, self.scorer
-        log_probs_RV, state = scorer.step(running.token_R, running.state)
-        log_probs_RV = log_probs_RV.to(self.device)
+        log_probs_AV, state = scorer.step(running.token_A, running.state)
+        log_probs_RV = spread(log_probs_AV.to(self.device), live, -torch.inf)
         for rule in (*running.rules, running.constraints):
             rule.apply(log_probs_RV)
         choice = self.chooser.choose(log_probs_RV, live, live.num_tokens_B >= live.most_B, running.constraints)
-        seen = running.record.add(state.attention_RS, running.num_tokens_R) if running.record else None
+        seen = None
+        if running.record:
+            attention_RS = None if state.attention_RS is None else spread(state.attention_RS, live, 0.0)
+            seen = running.record.add(attention_RS, running.num_tokens_R)
         ends = np.full_like(choice.ids_BK, scorer.end_id)
         own_rows = np.broadcast_to(np.arange(self.width), ends.shape)
         totals = live.totals_BK + choice.end_log_probs_BK
@@ -167,6 +173,14 @@ class SearchBatch:
         best = choice.totals_BK.max(axis=1)
         thresholds = np.array([sentence.pool.threshold for sentence in live.sentences])
         return (best > -np.inf) & (self.scoring.bound(best, live.num_tokens_B + 1, most) > thresholds)
+
+
+def spread(values_AX: Tensor, live: Live, fill: float) -> Tensor:
+    """What the scorer said of the rows that hold a hypothesis, among all rows, `(R, X)`."""
+    if len(values_AX) == live.totals_BK.size:
+        return values_AX
+    values_RX = values_AX.new_full((live.totals_BK.size, values_AX.size(1)), fill)
+    return values_RX.index_copy_(0, torch.from_numpy(live.alive).to(values_AX.device), values_AX)
 
 
 def make_rules(config: DecodingConfig, forbidden_ids: Sequence[int], end_id: int, device: torch.device) -> list[Rule]:

@@ -105,6 +105,11 @@ class Live:
             np.empty((num_sentences, width, 0)),
         )
 
+    @property
+    def alive(self) -> Integers:
+        """Numbers of the rows that hold a hypothesis, among all R."""
+        return np.flatnonzero(self.totals_BK > -np.inf)
+
     def said(self, sentence: int, row: int) -> tuple[Ids, tuple[float, ...]]:
         """Ids and log-probabilities of a row so far."""
         length = self.num_tokens_B[sentence]

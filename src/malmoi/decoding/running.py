@@ -2,7 +2,7 @@
 
 In: what a step chose. Out: sentences, scorer's state, rules and records with the chosen rows.
 
-Letters: B sentences, K rows of a sentence, R = B x K rows.
+Letters: B sentences, K rows of a sentence, R = B x K rows, A rows that hold a hypothesis.
 """
 
 from dataclasses import dataclass
@@ -35,11 +35,14 @@ class Continuations:
 
 @dataclass(frozen=True)
 class Running:
-    """Sentences in flight. `token_R` is what the scorer is fed next."""
+    """Sentences in flight.
+
+    `state` and `token_A`, what the scorer is fed next, are of the rows that hold a hypothesis alone, A of all R.
+    """
 
     live: Live
     state: DecoderState
-    token_R: Tensor
+    token_A: Tensor
     rules: list[Rule]
     constraints: Constraints
     record: AttentionRecord | None
@@ -55,7 +58,7 @@ class Running:
         return type(self)(
             live=self.live.append(other.live),
             state=self.state.append(other.state),
-            token_R=torch.cat([self.token_R, other.token_R]),
+            token_A=torch.cat([self.token_A, other.token_A]),
             rules=[mine.append(theirs) for mine, theirs in zip(self.rules, other.rules, strict=True)],
             constraints=self.constraints.append(other.constraints),
             record=record,
@@ -66,15 +69,19 @@ class Running:
         width = choice.rows_BK.shape[1]
         rows = (kept[:, None] * width + choice.rows_BK[kept]).reshape(-1)
         ids = choice.ids_BK[kept].reshape(-1)
-        device = self.token_R.device
-        # Greedy search and samples stay in their rows as long as no sentence leaves.
-        if len(rows) != state.num_rows or (rows != np.arange(len(rows))).any():
-            state = state.select(torch.from_numpy(rows).to(device))
-            record = record.select(rows) if record else None
+        alive = np.flatnonzero(choice.totals_BK[kept] > -np.inf)
+        # Where the rows that live on stood among those that the scorer knows.
+        state_rows = np.searchsorted(self.live.alive, rows[alive])
+        device = self.token_A.device
+        # Greedy search and samples stay in their rows as long as none ends.
+        if len(alive) != state.num_rows or (state_rows != np.arange(len(alive))).any():
+            state = state.select(torch.from_numpy(state_rows).to(device))
+        if record and (len(rows) != width * len(self.live.sentences) or (rows != np.arange(len(rows))).any()):
+            record = record.select(rows)
         return type(self)(
             live=self.live.advance(choice, kept),
             state=state,
-            token_R=torch.from_numpy(ids).to(device),
+            token_A=torch.from_numpy(ids[alive]).to(device),
             rules=[rule.select(rows).advance(ids) for rule in self.rules],
             constraints=self.constraints.select(rows).advance(ids),
             record=record,

@@ -114,6 +114,27 @@ def test_a_sentence_that_is_done_is_asked_no_more() -> None:
     assert scorer.num_rows == 10 + 3 + 6
 
 
+@pytest.mark.parametrize(("groups", "first"), [(1, 1), (2, 2), (4, 4)])
+def test_only_rows_that_hold_a_hypothesis_are_asked_about(groups: int, first: int) -> None:
+    """Equal rows would stay equal: a beam begins with one, and a group with one."""
+    scorer = TableScorer(random_table(3, 9, 0.1, end_log_odds=-3.0), 9)
+    run(scorer, beam_size=4, n_best=4, max_length=2, diverse_groups=groups)
+    assert (scorer.num_steps, scorer.num_rows) == (3, first + 4 + 4)
+    scorer = TableScorer(random_table(3, 9), 9)
+    requests = [Request((word, END)) for word in (2, 3, 4)]
+    # Two sentences at a time: the third one comes in with one row when the others have four each.
+    config = DecodingConfig(beam_size=4, n_best=4, max_length=3, diverse_groups=groups, batch_tokens=16)
+    together = search(scorer, requests, config)
+    assert together == [search(TableScorer(random_table(3, 9), 9), [one], config)[0] for one in requests]
+
+
+def test_a_sample_that_ended_is_asked_about_no_more() -> None:
+    scorer = TableScorer(fixed({}, 4, {2: 0.5, END: 0.5}), 4)
+    samples = run(scorer, method="sample", n_best=20, max_length=50)
+    assert len({len(one.ids) for one in samples}) > 2 and all(one.finished for one in samples)
+    assert scorer.num_rows == sum(len(one.ids) for one in samples)
+
+
 def test_a_table_of_sixty_four_places_gives_sixty_four_tokens() -> None:
     """facebookresearch/fairseq#119 and OpenNMT/CTranslate#45: no step beyond the table, none too few."""
     for limit in (1, 2, 63, 64):
