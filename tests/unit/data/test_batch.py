@@ -177,3 +177,32 @@ def test_a_sampled_text_that_grows_too_long_keeps_its_ids(tokenizers: Tokenizers
     longest = int(text_store.source_lengths.max())
     batch = BatchMaker([text_store], tokenizers, seed=3, sampling=0.9, max_tokens=longest)(np.arange(len(TEXTS)), 0, 0)
     assert batch.source_BS.shape[1] <= longest
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 30])
+def test_parts_of_a_batch_are_its_rows_once_and_drawn_alike(
+    tokenizers: Tokenizers, text_store: Store, num_ranks: int
+) -> None:
+    """pytorch/pytorch#30599; espnet/espnet#2081; huggingface/datasets#3423: however many share a batch.
+
+    The draws of sampling do not depend on the division; who has no row gets a batch without targets.
+    """
+    indices = np.arange(len(TEXTS))
+    together = BatchMaker([text_store], tokenizers, seed=3, sampling=0.5)(indices, 2, 7)
+    rows: dict[int, list[int]] = {}
+    tokens = 0
+    for rank in range(num_ranks):
+        maker = BatchMaker([text_store], tokenizers, seed=3, sampling=0.5, part=slice(rank, None, num_ranks))
+        part = maker(indices, 2, 7)
+        tokens += part.num_target_tokens
+        if part.num_target_tokens:
+            assert not set(part.lines_B.tolist()) & set(rows)
+            lengths = part.source_lengths_B.tolist()
+            ids = [row[:length] for row, length in zip(part.source_BS.tolist(), lengths, strict=True)]
+            rows |= dict(zip(part.lines_B.tolist(), ids, strict=True))
+    assert tokens == together.num_target_tokens
+    assert sorted(rows) == together.lines_B.tolist()
+    for row, (line, length) in enumerate(
+        zip(together.lines_B.tolist(), together.source_lengths_B.tolist(), strict=True)
+    ):
+        assert rows[line] == together.source_BS[row, :length].tolist()

@@ -272,3 +272,19 @@ def test_a_plan_is_a_list_of_batches(store: Store) -> None:
     assert len(list(epoch)) == len(epoch)
     with pytest.raises(IndexError):
         epoch[len(epoch)]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+@pytest.mark.parametrize("num_pairs", [600, 3])
+def test_every_pair_once_an_epoch_over_all_ranks(tmp_path: Path, num_ranks: int, num_pairs: int) -> None:
+    """pytorch/pytorch#30599; espnet/espnet#2081; huggingface/datasets#3423: also with fewer lines than ranks."""
+    store = write_store(tmp_path / "some", random_lengths(num_pairs))
+    plan = BatchPlan([store], 100, seed=1)
+    count: Counter[int] = Counter()
+    steps: set[int] = set()
+    for rank in range(num_ranks):
+        epoch = plan.epoch(2)
+        steps.add(len(epoch))
+        count.update(index for batch in epoch for index in batch[rank::num_ranks].tolist())
+    assert count == Counter(range(num_pairs))
+    assert len(steps) == 1

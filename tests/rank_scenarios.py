@@ -1,0 +1,371 @@
+"""What several ranks do together, for `tests/parity/test_ranks.py`: `python -m tests.rank_scenarios FOLDER`.
+
+Everything is imported once, for which the process alone goes the way first; the ranks are forks of it, which saves most
+of their time. Each group writes what it found, as JSON, to `FOLDER/N.json`, N being the number of its ranks.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from malmoi.config import RnnConfig
+from malmoi.data.batch import Batch
+from malmoi.errors import DataError, MalmoiError
+from malmoi.log import configure_logging
+from malmoi.models.build import build_model
+from malmoi.models.interface import Seq2Seq
+from malmoi.training.agreement import Agreement
+from malmoi.training.loss import ModelWithLoss
+from malmoi.training.ranks import Ranks, join_ranks
+from malmoi.training.shards import whole
+from malmoi.training.signals import StopSignals
+from malmoi.training.trainer import Trainer
+from malmoi.training.validation import Divide, Validation, validate
+from tests.training_toys import Pair, ToyRun, ToyStream, toy_batch, toy_network, toy_pairs
+
+Found = dict[str, Any]
+CRASHED = 70
+# Rows per batch: with two ranks one has more, with one row some have none, with four ranks most have none.
+ROWS = (5, 1, 3, 8, 2, 4, 7)
+
+
+def part_of(pairs: Sequence[Pair], ranks: Ranks) -> Batch:
+    """A rank's share of a batch."""
+    mine = pairs[ranks.part]
+    return toy_batch(mine) if mine else toy_batch(pairs[:1]).without_targets()
+
+
+def value_of(network: Seq2Seq, text: str) -> str:
+    """Stands for a translation: a number that depends on the weights and the text."""
+    batch = toy_batch(toy_pairs([3 + int(text) % 4], seed=int(text)))
+    hidden = network(batch.source_BS, batch.source_lengths_B, batch.target_input_BT)
+    return f"{text} {hidden.double().norm().item():.9f}"
+
+
+class RankRun(ToyRun):
+    """A toy run of which each rank trains its share."""
+
+    def __init__(self, folder: Path, ranks: Ranks, **settings: Any) -> None:
+        super().__init__(folder, **{"lr": 0.002, "epsilon": 1e-6, "max_steps": 6, "clip_norm": 0.5, **settings})
+        self.ranks = ranks
+        self.dropout = 0.0
+        self.double = True
+        self.num_texts = 61
+        self.texts: list[str] = []
+        whole_batches = [toy_pairs([1 + (7 * row) % 6 for row in range(rows)], seed=rows) for rows in ROWS]
+        self.batches = [part_of(pairs, ranks) for pairs in whole_batches]
+        held_out = toy_pairs([1 + number % 7 for number in range(61)], seed=61)
+        self.held_out = [toy_batch(held_out[first : first + 9]) for first in range(0, 61, 9)]
+        self.build: Callable[[], Seq2Seq] = toy_network
+
+    def evaluate_texts(self, network: Seq2Seq, divide: Divide) -> dict[str, float]:
+        self.texts = divide(
+            [str(number) for number in range(self.num_texts)], lambda some: [value_of(network, one) for one in some]
+        )
+        if self.evaluate is not None:
+            return self.evaluate(network)
+        return {"bleu": sum(float(text.split()[1]) for text in self.texts)}
+
+    def trainer(self, **overrides: Any) -> Trainer:
+        from malmoi.config import TrainingConfig
+
+        self.network = self.build().double() if self.double else self.build()
+        self.folder.mkdir(exist_ok=True)
+        return Trainer(
+            self.network,
+            TrainingConfig(**{**self.settings, **overrides}),
+            self.folder,
+            self.open_stream,
+            self.save_model,
+            validation=Validation(self.held_out, 300, self.evaluate_texts),
+            longest=6,
+            ranks=self.ranks,
+        )
+
+    def go(self, **overrides: Any) -> Found:
+        """Train, and tell what every rank may compare."""
+        trainer = self.trainer(**overrides)
+        outcome = trainer.run()
+        weights = {name: whole(tensor) for name, tensor in trainer.network.state_dict().items()}
+        self.ranks.wait()
+        rows = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        return {
+            "outcomes": self.ranks.merge([[outcome.reason, outcome.step, outcome.exit_status, outcome.rollbacks]]),
+            "skipped": outcome.skipped,
+            "losses": [row["loss"] for row in rows if "loss" in row],
+            "norms": [row["gradient_norm"] for row in rows if "loss" in row],
+            "valid": [[row["valid_loss"], row.get("valid_bleu")] for row in rows if "valid_loss" in row],
+            "tokens": outcome.target_tokens,
+            "weights": {name: tensor.flatten().tolist() for name, tensor in weights.items()},
+            "texts": self.texts,
+        }
+
+
+def tiny_rnn() -> Seq2Seq:
+    return build_model(RnnConfig(width=8, hidden=8, encoder_layers=2, dropout=0.0), 20, 20, 1)
+
+
+def training(folder: Path, ranks: Ranks) -> Found:
+    """Both kinds, whole and in parts, in both precisions, and an RNN."""
+    found: Found = {}
+    parts = {"micro_batch_tokens": 12, "average_decay": 0.9, "validate_every": 3}
+    for kind in ("ddp", "fsdp"):
+        found[f"{kind} parts"] = RankRun(folder / f"{kind}-parts", ranks, parallel=kind, **parts).go()
+        if ranks.count > 2:
+            continue
+        found[f"{kind} whole"] = RankRun(folder / f"{kind}-whole", ranks, parallel=kind).go(max_steps=3)
+        single = RankRun(folder / f"{kind}-fp32", ranks, parallel=kind)
+        single.double = False
+        found[f"{kind} fp32"] = single.go()
+        rnn = RankRun(folder / f"{kind}-rnn", ranks, parallel=kind)
+        rnn.build = tiny_rnn
+        found[f"{kind} rnn"] = rnn.go(max_steps=2)
+    return found
+
+
+def resuming(folder: Path, ranks: Ranks) -> Found:
+    """From one kind to the other; with dropout a stop that must leave no trace; what other ranks have begun."""
+    found: Found = {}
+    moved = RankRun(folder / "moved", ranks, parallel="fsdp", average_decay=0.9)
+    moved.go(max_steps=2)
+    moved.settings["parallel"] = "ddp"
+    found["moved"] = moved.go(max_steps=4)
+    for name, stops in (("long", ()), ("stopped", (2, 3))):
+        run = RankRun(folder / name, ranks)
+        run.build = lambda: toy_network(dropout=0.3)
+        for stop in stops:
+            run.go(max_steps=stop)
+        found[name] = run.go(max_steps=4)
+    found["handed on"] = hand_on(folder, ranks)
+    return found
+
+
+def hand_on(folder: Path, ranks: Ranks) -> Found:
+    """Two updates of one run, which each group takes over from the one before."""
+    return RankRun(folder.parent.parent / "handed-on", ranks).go(max_steps={1: 2, 2: 4}.get(ranks.count, 6))
+
+
+def validating(folder: Path, ranks: Ranks) -> Found:
+    """The same weights in every group: the numbers must be the very same."""
+    found: Found = {}
+    for num_texts in (61, 3):
+        run = RankRun(folder / "nothing", ranks)
+        run.num_texts = num_texts
+        pairs = toy_pairs([1 + number % 7 for number in range(num_texts)], seed=61)
+        batches = [toy_batch(pairs[first : first + 9]) for first in range(0, num_texts, 9)]
+        model = ModelWithLoss(toy_network().double(), 0.1)
+        agreement = Agreement(ranks, StopSignals(), lambda: 0.0)
+        validation = Validation(batches, 300, run.evaluate_texts)
+        metrics = validate(model, model.network, validation, torch.device("cpu"), agreement)
+        found[str(num_texts)] = {"metrics": metrics, "texts": run.texts}
+    return found
+
+
+def stopping(folder: Path, ranks: Ranks) -> Found:
+    """Early stopping by scores, and a signal that only the last rank hears."""
+    scores = iter([5.0, 7.0, 6.0, 1.0, 99.0])
+    patient = RankRun(
+        folder / "patient",
+        ranks,
+        metrics=("loss", "bleu"),
+        best_metric="bleu",
+        patience=2,
+        validate_every=1,
+    )
+    # Another rank's own score would never stop it.
+    patient.evaluate = lambda _: {"bleu": next(scores) if ranks.is_first else time.monotonic()}
+    found: Found = {"patient": patient.go(max_steps=20)}
+    for moment in ("in an update", "while waiting", "in validation"):
+        run = RankRun(folder / moment, ranks, validate_every=2)
+        is_last = ranks.rank == ranks.count - 1
+        began = time.monotonic()
+        found[moment] = (Signalled(run, moment) if is_last else run).go(max_steps=20)
+        found[moment]["seconds"] = time.monotonic() - began
+    return found
+
+
+class Signalled:
+    """A run whose rank hears SIGTERM in its third update or around it."""
+
+    def __init__(self, run: RankRun, moment: str) -> None:
+        self.run = run
+        open_stream, evaluate_texts = run.open_stream, run.evaluate_texts
+        times = iter(range(100))
+
+        def in_update(state: Any) -> ToyStream:
+            stream = open_stream(state)
+            whereabouts = stream.state
+
+            def told() -> Found:
+                if next(times) == 2:
+                    signal.raise_signal(signal.SIGTERM)
+                return whereabouts()
+
+            stream.state = told  # type: ignore[method-assign]
+            return stream
+
+        def waiting(state: Any) -> ToyStream:
+            stream = open_stream(state)
+            give = stream.__next__
+
+            class Waiting:
+                num_batches = stream.num_batches
+                state, close = stream.state, stream.close
+
+                def __next__(self) -> Any:
+                    if next(times) == 2:
+                        signal.raise_signal(signal.SIGTERM)
+                        raise AssertionError("not cut short")
+                    return give()
+
+            return Waiting()  # type: ignore[return-value]
+
+        def in_validation(network: Seq2Seq, divide: Divide) -> dict[str, float]:
+            def told(texts: Sequence[str]) -> list[str]:
+                signal.raise_signal(signal.SIGTERM)
+                raise AssertionError("not cut short")
+
+            divide([str(number) for number in range(61)], told)
+            return evaluate_texts(network, divide)
+
+        match moment:
+            case "in an update":
+                run.open_stream = in_update  # type: ignore[method-assign]
+            case "while waiting":
+                run.open_stream = waiting  # type: ignore[method-assign]
+            case _:
+                run.evaluate_texts = in_validation  # type: ignore[method-assign]
+
+    def go(self, **overrides: Any) -> Found:
+        return self.run.go(**overrides)
+
+
+def poisoned(folder: Path, ranks: Ranks) -> Found:
+    """The last rank alone has gradients that are no numbers: ten times in a row, after a sound state."""
+    run = RankRun(folder / "poisoned", ranks, save_every=2)
+    trainers: list[Trainer] = []
+    original = run.trainer
+
+    def trainer(**overrides: Any) -> Trainer:
+        trainers.append(original(**overrides))
+        updater = trainers[0].updater
+        add = updater.add_gradients
+        calls = iter(range(1000))
+
+        def add_poison(*arguments: Any) -> Any:
+            loss, nll = add(*arguments)
+            is_bad = 2 <= next(calls) < 12 and ranks.rank == ranks.count - 1
+            return (loss * torch.inf if is_bad else loss), nll
+
+        updater.add_gradients = add_poison  # type: ignore[method-assign]
+        return trainers[0]
+
+    run.trainer = trainer  # type: ignore[method-assign]
+    return run.go()
+
+
+def failing(folder: Path, ranks: Ranks) -> Found:
+    """The last rank cannot read its third batch."""
+    run = RankRun(folder / "failing", ranks)
+    original = run.open_stream
+
+    def open_stream(state: Any) -> ToyStream:
+        stream = original(state)
+        if ranks.rank == ranks.count - 1:
+            del stream.batches
+            stream.batches = Broken(run.batches)
+        return stream
+
+    run.open_stream = open_stream  # type: ignore[method-assign]
+    return run.go()
+
+
+class Broken(list[Batch]):
+    """Batches that are not there from the third on."""
+
+    taken = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.taken += 1
+        if self.taken > 2:
+            raise DataError("train.src, line 7: cannot be read")
+        return super().__getitem__(place)
+
+
+SCENARIOS = (training, resuming, validating, stopping, poisoned)
+FEWER = (training, validating, hand_on)
+"""Of more than two ranks, which take turns on the cores of a small machine."""
+
+
+def take_part(folder: Path, environment: dict[str, str]) -> int:
+    """All scenarios of one rank, then the one that ends the group; an exit status."""
+    rank, count = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    mine = folder / f"{count} ranks"
+    try:
+        with join_ranks(environment) as ranks:
+            found: Found = {}
+            for scenario in SCENARIOS if count <= 2 else FEWER:
+                place = mine / scenario.__name__
+                if ranks.is_first:
+                    place.mkdir(parents=True)
+                ranks.wait()
+                found[scenario.__name__] = scenario(place, ranks)
+            if ranks.is_first:
+                (folder / f"{count}.json").write_text(json.dumps(found), encoding="utf-8")
+            if count == 2:
+                failing(mine, ranks)
+    except MalmoiError as error:
+        message = {"kind": type(error).__name__, "message": str(error), "time": time.time()}
+        (folder / f"failed-{count}-{rank}.json").write_text(json.dumps(message), encoding="utf-8")
+        return 1
+    return 0
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def fork_ranks(count: int, work: Callable[[dict[str, str]], int]) -> list[int]:
+    """Run `work` in so many forks, each with what torchrun would say; their exit statuses."""
+    port = str(free_port())
+    children: list[int] = []
+    for rank in range(count):
+        child = os.fork()
+        if child == 0:
+            words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+            environment = {name: str(value) for name, value in words.items()}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            # torch reads address and port from its own environment.
+            os.environ.update(environment)
+            status = CRASHED
+            try:
+                status = work(environment)
+            finally:
+                if status == CRASHED:
+                    traceback.print_exc()
+                sys.stdout.flush()
+                sys.stderr.flush()
+                # Whatever happened, this fork goes no further than here.
+                os._exit(status)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    configure_logging(quiet=True)
+    place = Path(sys.argv[1])
+    statuses = {1: [take_part(place, {"RANK": "0", "WORLD_SIZE": "1"})]}
+    statuses |= {count: fork_ranks(count, lambda environment: take_part(place, environment)) for count in (2, 4)}
+    (place / "statuses.json").write_text(json.dumps(statuses), encoding="utf-8")
