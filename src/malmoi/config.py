@@ -353,6 +353,10 @@ class CardSentence(CardTable):
     source: str
     text: str
     score: float | None = None
+    margin: float | None = None
+    """Between the score and that of the best output with another text."""
+    forced: float | None = None
+    """The log-probability of `text`, given the source."""
 
 
 class CardScore(CardTable):

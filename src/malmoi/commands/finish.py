@@ -15,6 +15,7 @@ from typing import Any
 from malmoi.checkpoint import Model, average_models, load_model, save_model
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.material import Material, Validation
+from malmoi.commands.proof import write_proof
 from malmoi.config import Metric, RunConfig, StoredConfig
 from malmoi.data.store import Store
 from malmoi.decoding.scorer import ModelScorer
@@ -123,8 +124,6 @@ def make_card(
     chosen: Candidate, material: Material, validation: Validation, progress: dict[str, Any]
 ) -> dict[str, Any]:
     """What the model folder says of itself, with stable keys."""
-    sources = proof_sources(validation)
-    proof = chosen.translator.translate(sources)
     network = chosen.model.network
     report = chosen.report
     return {
@@ -139,9 +138,7 @@ def make_card(
         "scores": [score.to_json() for score in report.scores],
         "perplexity_per_token": report.likelihood.perplexity_per_token if report.likelihood else None,
         "perplexity_per_character": report.likelihood.perplexity_per_character if report.likelihood else None,
-        "sentences": [
-            {"source": source, "text": one.text, "score": one.score} for source, one in zip(sources, proof, strict=True)
-        ],
+        "sentences": write_proof(chosen.translator, proof_sources(validation)),
     }
 
 

@@ -1,22 +1,19 @@
 """`malmoi info`: what a model is, what it was trained on, its scores, and whether this copy of it is whole.
 
 In: a model or run folder. Out: lines, or one JSON object, on standard output; the status is 1 where the model does not
-translate the sentences of its card as it did when the card was written.
+think of the sentences of its card what it thought when the card was written.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from malmoi.checkpoint import Model, load_model
+from malmoi.commands.proof import check_proof
 from malmoi.commands.results import write_json, write_line
-from malmoi.config import RnnConfig
+from malmoi.config import Card, RnnConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.log import get_logger
 from malmoi.translate import Translator
-
-SCORE_TOLERANCE = 1e-3
-"""Between machines the sums of a score are made in another order; a wrong weight moves it by far more."""
 
 
 def run_info(path: Path, *, as_json: bool) -> int:
@@ -39,18 +36,10 @@ def run_info(path: Path, *, as_json: bool) -> int:
 
 
 def prove(model: Model) -> tuple[list[str], int]:
-    """Translate the sentences of the card; what differs, in words, and how many sentences there were."""
-    sentences = cast(list[Mapping[str, Any]], model.card.get("sentences", []))
+    """What this copy does otherwise than its card says, in words, and how many sentences there were."""
+    sentences = Card.model_validate(model.card).sentences
     translator = Translator(ModelScorer(model.network.eval()), model.tokenizers, model.config.decoding)
-    found = translator.translate([str(one["source"]) for one in sentences])
-    faults: list[str] = []
-    for stored, now in zip(sentences, found, strict=True):
-        score = stored["score"]
-        if now.text != stored["text"]:
-            faults.append(f"{stored['source']!r} should give {stored['text']!r}, but gives {now.text!r}")
-        elif score is not None and (now.score is None or abs(now.score - score) > SCORE_TOLERANCE):
-            faults.append(f"{stored['source']!r} should score {score:.6f}, but scores {now.score}")
-    return faults, len(sentences)
+    return check_proof(translator, sentences), len(sentences)
 
 
 def describe(path: Path, model: Model) -> list[str]:
