@@ -14,6 +14,7 @@ from malmoi.commands.verbs.average import average
 from malmoi.commands.verbs.demo import demo
 from malmoi.commands.verbs.doctor import doctor
 from malmoi.commands.verbs.evaluate import evaluate
+from malmoi.commands.verbs.explain import explain
 from malmoi.commands.verbs.export import export
 from malmoi.commands.verbs.info import info
 from malmoi.commands.verbs.prepare import prepare
@@ -21,7 +22,7 @@ from malmoi.commands.verbs.score import score
 from malmoi.commands.verbs.train import train
 from malmoi.commands.verbs.translate import translate
 
-VERBS = (demo, train, prepare, translate, score, evaluate, average, export, info, doctor)
+VERBS = (demo, train, prepare, translate, score, evaluate, explain, average, export, info, doctor)
 """In the order in which help lists them."""
 
 

@@ -24,6 +24,9 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Say more, for finding 
 # Verbs that load a model.
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")]
 Threads = Annotated[int, typer.Option("--threads", metavar="N", min=0, help="Threads of the processor; 0 takes all.")]
+NBest = Annotated[
+    int | None, typer.Option("--n-best", metavar="N", min=1, help="So many translations, best first; 1 if left out.")
+]
 Beam = Annotated[int | None, typer.Option("--beam", metavar="N", min=1, help="Width of the beam; 1 is greedy search.")]
 DecodingSettings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decoding setting, as in length_alpha=0.6.")

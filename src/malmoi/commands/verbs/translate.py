@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from malmoi.commands.options import Beam, DecodingSettings, Device, Json, ModelArgument, Quiet, Threads, Verbose
+from malmoi.commands.options import Beam, DecodingSettings, Device, Json, ModelArgument, NBest, Quiet, Threads, Verbose
 from malmoi.log import configure_logging
 
 
@@ -15,10 +15,7 @@ def translate(
         str, typer.Argument(metavar="[FILE]", help="Text, one sentence a line; - is standard input.")
     ] = "-",
     beam: Beam = None,
-    n_best: Annotated[
-        int | None,
-        typer.Option("--n-best", metavar="N", min=1, help="So many translations: line number, score, text, by tabs."),
-    ] = None,
+    n_best: NBest = None,
     settings: DecodingSettings = None,
     prefix: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File: how the translation of each line must begin.")
@@ -34,7 +31,10 @@ def translate(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Translate text, line for line, to standard output."""
+    """Translate text, line for line, to standard output.
+
+    With --n-best each translation has a line: number of the input line, score and text, by tabs.
+    """
     configure_logging(quiet=quiet, verbose=verbose)
     from malmoi.commands.translate import TranslateRequest, run_translate
 

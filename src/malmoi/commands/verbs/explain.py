@@ -1,0 +1,63 @@
+"""`malmoi explain`, its options."""
+
+from typing import Annotated
+
+import typer
+
+from malmoi.commands.options import (
+    Beam,
+    DecodingSettings,
+    Device,
+    Json,
+    ModelArgument,
+    NBest,
+    Quiet,
+    Threads,
+    Verbose,
+)
+from malmoi.log import configure_logging
+
+
+def explain(
+    model: ModelArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="One sentence.")],
+    n_best: NBest = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="A sentence of the same words in another order, to see what positions do. Left out: the other way "
+            "round.",
+        ),
+    ] = None,
+    alignments: Annotated[
+        bool, typer.Option("--alignments", help="Print which source word each word was made from, as 0-0 1-2.")
+    ] = False,
+    beam: Beam = None,
+    settings: DecodingSettings = None,
+    device: Device = "auto",
+    threads: Threads = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show how a model came to its translation.
+
+    The search's own output is replayed through the same weights, and all attention is kept.
+    """
+    configure_logging(quiet=quiet, verbose=verbose)
+    from malmoi.commands.explain import ExplainRequest, run_explain
+
+    request = ExplainRequest(
+        model=model,
+        text=text,
+        n_best=n_best or 1,
+        against=against,
+        alignments=alignments,
+        beam=beam,
+        settings=tuple(settings or ()),
+        device=device,
+        threads=threads,
+        as_json=json,
+    )
+    raise typer.Exit(run_explain(request))

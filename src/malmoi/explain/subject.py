@@ -1,0 +1,99 @@
+"""Who is explained: one network with its tokenisers and settings, however the user names it.
+
+In: a path, a loaded model or a translator. Out: a `Subject`, and what a search for one text needs.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from malmoi.checkpoint import Model, load_model
+from malmoi.config import Card, DecodingConfig, RnnConfig, TransformerConfig
+from malmoi.decoding.interface import Ids
+from malmoi.decoding.scorer import ModelScorer
+from malmoi.errors import ConfigError, DataError
+from malmoi.models.interface import Seq2Seq
+from malmoi.models.rnn import Rnn
+from malmoi.models.transformer import Transformer
+from malmoi.text.ids import END_ID
+from malmoi.text.lines import normalize, one_line
+from malmoi.text.tokenizer import Tokenizers
+from malmoi.translate import Prepared, Translator
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network and what belongs to it; `sentences` are those stored with the model: source and output."""
+
+    network: Transformer | Rnn
+    tokenizers: Tokenizers
+    translator: Translator
+    sentences: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def scorer(self) -> ModelScorer:
+        return ModelScorer(self.network)
+
+    @property
+    def config(self) -> TransformerConfig | RnnConfig:
+        return self.network.config
+
+    def prepare(self, text: str) -> Prepared:
+        """A text with its ids; `DataError` where there is nothing that the model could be asked."""
+        plain = one_line(normalize(text))
+        ids, left_out = self.tokenizers.encode_source(plain), self.tokenizers.left_out([plain])[0]
+        prepared = self.translator.prepare(plain, ids, left_out, "", (), 1)
+        if prepared.request is None:
+            known = prepared.maybe_known
+            reasons = known.notes if known is not None and known.notes else ("the text is blank",)
+            raise DataError(f"there is nothing to explain: {reasons[0]}")
+        return prepared
+
+    def maybe_pair(self, source: str, target: str) -> tuple[Ids, Ids] | None:
+        """The ids of a stored pair with their end symbols; None where the model cannot take them."""
+        source_ids = (*self.tokenizers.encode_source(one_line(normalize(source))), END_ID)
+        target_ids = (*self.tokenizers.encode_target(one_line(normalize(target))), END_ID)
+        most = self.network.max_positions
+        is_short = most is None or max(len(source_ids), len(target_ids)) <= most
+        return (source_ids, target_ids) if len(source_ids) > 1 and len(target_ids) > 1 and is_short else None
+
+
+def open_subject(model: str | Path | Model | Translator) -> Subject:
+    """`CheckpointError` for what cannot be read, `ConfigError` for an ensemble and for weights below fp32."""
+    if isinstance(model, Translator):
+        if not isinstance(model.scorer, ModelScorer):
+            raise ConfigError("one model is explained at a time: an ensemble has no attention of its own")
+        return make_subject(model.scorer.network, model.tokenizers, model.decoding, (), model.max_source_tokens)
+    loaded = model if isinstance(model, Model) else load_model(Path(model))
+    card = Card.model_validate(loaded.card)
+    stored = tuple((one.source, one.text) for one in card.sentences)
+    return make_subject(loaded.network, loaded.tokenizers, loaded.config.decoding, stored, card.max_source_tokens)
+
+
+def make_subject(
+    network: Seq2Seq,
+    tokenizers: Tokenizers,
+    decoding: DecodingConfig,
+    sentences: tuple[tuple[str, str], ...],
+    max_source_tokens: int | None,
+) -> Subject:
+    if network.output_weight_VD.dtype not in (torch.float32, torch.float64):
+        raise ConfigError("a replay is made in fp32: load the model in that type")
+    assert isinstance(network, Transformer | Rnn)
+    translator = Translator(ModelScorer(network), tokenizers, decoding, max_source_tokens, tell=False)
+    return Subject(network, tokenizers, translator, sentences)
+
+
+def describe(subject: Subject) -> str:
+    """The model in one line."""
+    config = subject.config
+    if isinstance(config, RnnConfig):
+        return (
+            f"{config.cell.upper()} {config.encoder_layers}+{config.decoder_layers}, attention {config.attention}, "
+            f"width {config.width}, hidden {config.hidden}"
+        )
+    return (
+        f"Transformer {config.encoder_layers}+{config.decoder_layers}, width {config.width}, {config.heads} heads, "
+        f"feed-forward {config.feed_forward}, {config.positions} positions, {config.norm_place}-norm"
+    )
