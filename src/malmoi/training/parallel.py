@@ -16,7 +16,6 @@ from typing import assert_never
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from malmoi.config import ParallelKind
@@ -73,6 +72,8 @@ def shard(model: ModelWithLoss, ranks: Ranks, device: torch.device) -> nn.Module
 
     Simple layers belong to the rest: cells of an RNN are asked for their weights past their `forward`.
     """
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(device.type, (ranks.count,))
     for module in model.modules():
         if isinstance(module, nn.ModuleList):

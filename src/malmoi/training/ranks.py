@@ -164,9 +164,10 @@ def join_ranks(environment: Mapping[str, str]) -> Generator[Ranks]:
     except RuntimeError as error:
         if not is_loss(error):
             raise
+        reason = str(error).splitlines()[0].partition(". ")[0]
         raise RankError(
             f"rank {rank}: another process of this run is gone or does not answer; its own message says why "
-            f"({str(error).splitlines()[0]}). The same command goes on from the last saved state"
+            f"({reason}). The same command goes on from the last saved state"
         ) from error
     finally:
         if dist.is_initialized():

@@ -1,19 +1,27 @@
 """Tensors that lie in pieces on several ranks (FSDP2), and the same in one piece.
 
 In: tensors of either kind. Out: values in one piece, to store; pieces, to go on with. A tensor in one piece passes
-through as it is.
+through as it is. What cuts into pieces takes a second to import, for which a process alone need not wait.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_in_pieces(tensor: Tensor) -> "TypeGuard[DTensor]":
+    """Told by what the tensor can do, without its class."""
+    return hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Tensor) -> Tensor:
     """A tensor in one piece; all ranks take part."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_in_pieces(tensor) else tensor
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
@@ -37,7 +45,9 @@ def put(target: Tensor, value: Tensor) -> None:
 
 def like(target: Tensor, value: Tensor) -> Tensor:
     """A copy of a value on the device of a tensor, and in pieces where that is and has its shape."""
-    if isinstance(value, DTensor) or not isinstance(target, DTensor) or value.shape != target.shape:
+    if is_in_pieces(value) or not is_in_pieces(target) or value.shape != target.shape:
         return value.to(device=target.device, copy=True)
+    from torch.distributed.tensor import distribute_tensor
+
     # Without a source each rank takes its piece from the value that it has.
     return distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)

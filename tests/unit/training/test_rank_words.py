@@ -2,12 +2,16 @@
 
 import logging
 import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tests.training_toys import toy_batch, toy_network, toy_pairs
+from torch.distributed import HashStore
 
 from malmoi.config import TrainingConfig
 from malmoi.errors import ConfigError, DataError
@@ -41,6 +45,29 @@ def test_half_a_launch_is_told() -> None:
         join_ranks({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}),
     ):
         pass
+
+
+def test_a_process_alone_does_not_load_what_cuts_into_pieces() -> None:
+    """It takes a second."""
+    code = "import sys, malmoi.training.trainer; print('torch.distributed.tensor' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
+
+
+def test_the_others_follow_the_first_or_leave_with_it() -> None:
+    """Without meeting: the first may take its time, and may be gone before the others come."""
+    for fails in (False, True):
+        store = HashStore()
+        first, second = (Ranks(rank, 2, store=store) for rank in range(2))
+        with suppress(DataError), first.first_ahead():
+            if fails:
+                raise DataError("no such file")
+        if fails:
+            with pytest.raises(RankError, match="rank 0 could not prepare the run"), second.first_ahead():
+                pass
+        else:
+            with second.first_ahead():
+                pass
 
 
 def test_parts_are_everything_once() -> None:
