@@ -29,7 +29,7 @@ lint: $(VENV)/.dev
 	$(BIN)/pyright
 
 bench: $(VENV)/.dev
-	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/train.py --only malmoi plain
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .ruff_cache .hypothesis

@@ -3,7 +3,7 @@
     python benchmarks/ranks.py
     python benchmarks/ranks.py --rounds 9 --json
 
-Both train the 4+4 layer, 128-wide Transformer of `benchmarks/training.py` on the same drawn batches of 4,096 tokens, of
+Both train the 4+4 layer, 128-wide Transformer on the same drawn batches of 4,096 tokens, of
 which each of two processes takes every other row. A figure is target tokens per second of whole updates, all processes
 together; the median over the rounds, and of the quotient of two figures that stand side by side. The processor time
 of both is told too: where others compute on the same cores, it says more than the clock.
@@ -20,11 +20,11 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
-from training import LAYERS, SMOOTHING, WIDTH, drawn_batches
 
 from malmoi.config import TrainingConfig, TransformerConfig
-from malmoi.data.batch import Batch
+from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.device import keep_freed_memory
 from malmoi.models.build import build_model
 from malmoi.training.loss import ModelWithLoss
@@ -33,8 +33,22 @@ from malmoi.training.parallel import distribute
 from malmoi.training.ranks import Ranks, join_ranks
 from malmoi.training.step import Updater
 
+WIDTH, LAYERS, SMOOTHING = 128, 4, 0.1
+BATCH_TOKENS = 4096
 NUM_IDS = 10_000
 KINDS = {"1 process, 2 threads": (1, 2), "2 processes, 1 thread": (2, 1)}
+
+
+def drawn_batches(count: int, num_ids: int) -> list[Batch]:
+    """Random ids with lengths as sentences have them, of like length within a batch."""
+    random = np.random.default_rng(1)
+    batches: list[Batch] = []
+    for middle in random.integers(9, 24, count):
+        rows = BATCH_TOKENS // int(middle + 2)
+        targets = [random.integers(2, num_ids, length) for length in random.integers(middle, middle + 2, rows)]
+        sources = [random.integers(2, num_ids, length) for length in random.integers(middle - 3, middle + 3, rows)]
+        batches.append(batch_of_rows(sources, targets, np.arange(1, rows + 1, dtype=np.int64), num_ids, num_ids))
+    return batches
 
 
 def share(batch: Batch, ranks: Ranks) -> Batch:
