@@ -1,27 +1,31 @@
 """`malmoi explain`: how a model came to its translation of one text.
 
-In: a model and a text. Out: an alignment on standard output, `0-0 1-2`, or one JSON object with the keys text, model,
-num_parameters, source, outputs, order, boxes, units, left_out_texts, notes, arrays (all arrays by name, as nested
-lists) and alignment (null unless it was asked for).
+In: a model and a text. Out: a page, whose place is told on standard output; or an alignment, `0-0 1-2`, or one JSON
+object with the keys text, model, num_parameters, source, outputs, order, boxes, units, left_out_texts, notes, arrays
+(all arrays by name, as nested lists) and alignment (null unless it was asked for).
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from malmoi.checkpoint import load_model
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.translate import decoding_options
 from malmoi.config import Device
 from malmoi.device import choose_device, set_threads
+from malmoi.errors import ConfigError
 from malmoi.explain.alignment import Alignment, align
 from malmoi.explain.result import Explanation, Output
 from malmoi.explain.sentence import explain_sentence
 from malmoi.explain.subject import open_subject
 from malmoi.explain.words import Side
+from malmoi.files import write_atomically
 from malmoi.log import get_logger
+from malmoi.report.explanation import Language, explanation_page
 
+DEFAULT_PAGE = "explain.html"
 DIGITS = 6
 """Of numbers in JSON: a weight is not known better in fp32."""
 
@@ -35,6 +39,8 @@ class ExplainRequest:
     n_best: int
     against: str | None
     alignments: bool
+    maybe_out: Path | None
+    language: str
     beam: int | None
     settings: tuple[str, ...]
     device: str
@@ -43,7 +49,13 @@ class ExplainRequest:
 
 
 def run_explain(request: ExplainRequest) -> int:
-    """Explain one text and write what was asked for."""
+    """Explain one text and write what was asked for: a page at least, unless something else was."""
+    if request.language not in get_args(Language):
+        raise ConfigError(f"--language {request.language}: the page is written in {' and '.join(get_args(Language))}")
+    is_for_programs = request.as_json or request.alignments
+    maybe_out = request.maybe_out or (None if is_for_programs else Path(DEFAULT_PAGE))
+    if maybe_out is not None and not maybe_out.parent.is_dir():
+        raise ConfigError(f"--out {maybe_out}: there is no folder {maybe_out.parent}")
     set_threads(request.threads)
     model = load_model(request.model, choose_device(cast(Device, request.device)))
     options: Mapping[str, Any] = decoding_options(request.settings, request.beam)
@@ -53,13 +65,15 @@ def run_explain(request: ExplainRequest) -> int:
     maybe_alignment = align(open_subject(model), explanation) if request.alignments else None
     if maybe_alignment is not None:
         get_logger().info(describe_alignment(maybe_alignment))
+    if maybe_out is not None:
+        page = explanation_page(explanation, cast(Language, request.language))
+        write_atomically(maybe_out, page.encode("utf-8"))
     if request.as_json:
         write_json(as_object(explanation, maybe_alignment))
     elif maybe_alignment is not None:
         write_line(maybe_alignment.as_text())
     else:
-        for output in explanation.outputs:
-            write_line(output.text)
+        write_line(str(maybe_out))
     return 0
 
 

@@ -28,8 +28,10 @@ def explain(
 ) -> "Explanation":
     """Translate one text as the model's own settings (with `options` above them) say, and show how it was done.
 
+    In a notebook the result shows itself as a page.
     Arguments, errors and result are those of `explain_sentence` in `malmoi/explain/sentence.py`.
     """
     from malmoi.explain.sentence import explain_sentence
+    from malmoi.report.explanation import notebook_page
 
-    return explain_sentence(model, text, n_best=n_best, against=against, options=options)
+    return explain_sentence(model, text, n_best=n_best, against=against, options=options, page=notebook_page)

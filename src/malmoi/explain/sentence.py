@@ -161,7 +161,8 @@ def compare_scores(hypothesis: Hypothesis, replayed: Replay, cross_LTS: Floats |
     if not (abs(score - hypothesis.score) <= MOST_REPLAY_CHANGE and tokens <= MOST_REPLAY_CHANGE):
         raise CheckpointError(
             f"the replay of {len(hypothesis.ids)} tokens scores {score:.6f}, the search {hypothesis.score:.6f}: what "
-            "was captured is not what was computed"
+            "was captured is not what was computed. Where rounding alone grows so far in a model, load it with "
+            "load_model(path, dtype=torch.float64)"
         )
     return score - hypothesis.score
 

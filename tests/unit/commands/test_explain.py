@@ -1,6 +1,7 @@
 """`malmoi explain` in this process: what stands on standard output."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from golden.make import MODEL
 from malmoi.commands.main import app
+from malmoi.errors import ConfigError
 from malmoi.explain import explain
 
 TEXT = "two small dogs sleep."
@@ -45,3 +47,20 @@ def test_another_sentence_to_compare_with() -> None:
 def test_a_fault_is_told() -> None:
     with pytest.raises(Exception, match="blank"):
         CliRunner().invoke(app, ["explain", str(MODEL), " "], catch_exceptions=False)
+
+
+def test_a_page_is_written_and_its_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(TEXT) == "explain.html\n"
+    assert '<html lang="en">' in Path("explain.html").read_text(encoding="utf-8")
+    assert run(TEXT, "--out", "other.html", "--language", "ko") == "other.html\n"
+    assert '<html lang="ko">' in Path("other.html").read_text(encoding="utf-8")
+    run(TEXT, "--alignments")
+    run(TEXT, "--json", "--out", "third.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["explain.html", "other.html", "third.html"]
+
+
+@pytest.mark.parametrize("words", [["--language", "de"], ["--out", "nowhere/page.html"]])
+def test_what_cannot_be_written_is_told_before_the_work(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match=words[1].split("/")[0]):
+        CliRunner().invoke(app, ["explain", "no-model", TEXT, *words], catch_exceptions=False)

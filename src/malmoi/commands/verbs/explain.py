@@ -1,5 +1,6 @@
 """`malmoi explain`, its options."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,7 +22,12 @@ from malmoi.log import configure_logging
 def explain(
     model: ModelArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="One sentence.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page; explain.html if left out, and no page with --json, --alignments."),
+    ] = None,
     n_best: NBest = None,
+    language: Annotated[str, typer.Option(metavar="NAME", help="Of the page: en or ko.")] = "en",
     against: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +49,7 @@ def explain(
 ) -> None:
     """Show how a model came to its translation.
 
-    The search's own output is replayed through the same weights, and all attention is kept.
+    One HTML page: the search's own output is replayed through the same weights, and all attention is kept.
     """
     configure_logging(quiet=quiet, verbose=verbose)
     from malmoi.commands.explain import ExplainRequest, run_explain
@@ -54,6 +60,8 @@ def explain(
         n_best=n_best or 1,
         against=against,
         alignments=alignments,
+        maybe_out=out,
+        language=language,
         beam=beam,
         settings=tuple(settings or ()),
         device=device,
