@@ -25,14 +25,15 @@ import sys
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import mean
 
 from peers.corpus import open_corpus
 from peers.environment import UnavailableError, python_of, run
 from peers.eole import EOLE
 from peers.huggingface import HUGGINGFACE
 from peers.joeynmt import JOEYNMT
-from peers.machine import describe, measure_apart
-from peers.malmoi import MALMOI, MALMOI_RANKS, check_count, num_parameters
+from peers.machine import describe, higher, measure_apart
+from peers.malmoi import MALMOI, MALMOI_RANKS, check_count, num_parameters, tokens_of_epoch
 from peers.plain import PLAIN
 from peers.report import Report, Row, Trial, as_markdown
 from peers.setting import SIZES, Contestant, Corpus, Precision, Setting
@@ -187,7 +188,9 @@ def try_out(entries: list[Entry], options: argparse.Namespace, left_out: dict[st
         if best is None:
             left_out[entry.label] = "; ".join(reasons)
             continue
-        maybe_wanted = maybe_wanted or best.tokens_per_update
+        if maybe_wanted is None:
+            is_ours = entry.contestant in OURS
+            maybe_wanted = mean(tokens_of_epoch(entry.setting, 0)) if is_ours else best.tokens_per_update
         entry.setting = replace(entry.setting, batch_tokens=scaled(entry, best.tokens_per_update, maybe_wanted))
         able.append(entry)
     return able
@@ -195,11 +198,15 @@ def try_out(entries: list[Entry], options: argparse.Namespace, left_out: dict[st
 
 def scaled(entry: Entry, tokens_per_update: float, wanted: float) -> int:
     """The batch in the contestant's own count that holds the wanted target tokens; about right is left as it is."""
-    if entry.contestant.is_filled:
-        return round(wanted)
-    factor = wanted / tokens_per_update
-    is_right = entry.contestant in OURS or abs(factor - 1) < TOLERANCE
-    return entry.setting.batch_tokens if is_right else round(entry.setting.batch_tokens * factor)
+    now = entry.setting.batch_tokens
+    match entry.contestant.batch_counts:
+        case "as malmoi":
+            return now
+        case "target tokens":
+            return round(wanted)
+        case "otherwise":
+            factor = wanted / tokens_per_update
+            return now if abs(factor - 1) < TOLERANCE else round(now * factor)
 
 
 def take_rounds(entries: list[Entry], options: argparse.Namespace, left_out: dict[str, str]) -> None:
@@ -252,6 +259,7 @@ def compare(options: argparse.Namespace, workspace: Path) -> Report:
     if not options.no_trials:
         entries = try_out(entries, options, left_out)
     take_rounds(entries, options, left_out)
+    ceilings = higher(ceilings, measure_apart(options.threads))
     size = SIZES[options.size]
     ours = [entry for entry in entries if entry.contestant in OURS]
     return Report(

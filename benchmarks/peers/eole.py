@@ -147,7 +147,7 @@ EOLE = Contestant(
     prepare=prepare,
     command=command,
     updates=read_record,
-    is_filled=False,
+    batch_counts="as malmoi",
     counted="target ids after the start symbol that are not padding, as its trainer hands them to the model",
     differs="dropout also on the activation inside the feed-forward layer; a batch holds a "
     "source once; several processes are not offered without a GPU",

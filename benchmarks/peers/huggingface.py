@@ -139,7 +139,7 @@ HUGGINGFACE = Contestant(
     prepare=prepare,
     command=command,
     updates=read_record,
-    is_filled=True,
+    batch_counts="target tokens",
     counted="labels that are not padding, as its trainer hands them to the model",
     differs="batches of a fixed number of sentences of like length, as many as make the wanted tokens on average; a "
     "bias on the output; dropout neither on attention weights nor inside the feed-forward layer",

@@ -146,7 +146,7 @@ JOEYNMT = Contestant(
     prepare=prepare,
     command=command,
     updates=read_record,
-    is_filled=False,
+    batch_counts="otherwise",
     counted="target ids after the start symbol that are not padding, as its trainer hands them to the model",
     differs="its batches are drawn without regard to length; dropout also inside attention and feed-forward layers",
 )

@@ -67,6 +67,12 @@ def measure_apart(threads: int) -> dict[str, Any]:
     return json.loads(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
 
 
+def higher(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The better rates of two measurements, as at the start and at the end of a comparison."""
+    kinds = ("fp32", "bf16") if one["bf16_side"] == other["bf16_side"] else ("fp32",)
+    return one | {kind: max(one[kind], other[kind]) for kind in kinds}
+
+
 def describe(command: str, seed: int) -> dict[str, str]:
     """What it takes to run this again."""
     names = ("malmoi", "torch", "numpy")

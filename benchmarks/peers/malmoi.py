@@ -61,17 +61,22 @@ def updates(setting: Setting) -> list[Update]:
     ]
 
 
-def check_count(setting: Setting, found: list[Update]) -> None:
-    """The tokens of a turn's updates, counted again from the store."""
+def tokens_of_epoch(setting: Setting, epoch: int) -> list[int]:
+    """Target tokens in each batch of an epoch, from the lengths in the store."""
     from malmoi.data.batching import BatchPlan
     from malmoi.data.store import Store
 
     stores = [Store.open(path) for path in sorted((setting.prepared / "store" / "data" / "train").iterdir())]
     plan = BatchPlan(stores, setting.batch_tokens, setting.seed)
+    return [int(plan.target_lengths[batch].sum()) for batch in plan.epoch(epoch)]
+
+
+def check_count(setting: Setting, found: list[Update]) -> None:
+    """The tokens of a turn's updates, counted again from the store."""
     tokens: list[int] = []
     epoch = 0
     while len(tokens) < len(found):
-        tokens += [int(plan.target_lengths[batch].sum()) for batch in plan.epoch(epoch)]
+        tokens += tokens_of_epoch(setting, epoch)
         epoch += 1
     told = [update.tokens for update in found]
     if told != tokens[: len(told)]:
@@ -105,7 +110,7 @@ MALMOI = Contestant(
     prepare=prepare,
     command=command,
     updates=updates,
-    is_filled=False,
+    batch_counts="as malmoi",
     counted=COUNTED,
     differs="",
 )
@@ -119,7 +124,7 @@ MALMOI_RANKS = Contestant(
     prepare=prepare,
     command=command,
     updates=updates,
-    is_filled=False,
+    batch_counts="as malmoi",
     counted=COUNTED,
     differs="processes share each batch",
 )

@@ -158,7 +158,7 @@ PLAIN = Contestant(
     prepare=prepare,
     command=command,
     updates=read_record,
-    is_filled=False,
+    batch_counts="as malmoi",
     counted="labels that are not padding, in the loop itself",
     differs="fused Adam; its dropout on attention weights, which malmoi does not have, is switched off; one more on "
     "the activation inside the feed-forward layer",

@@ -140,7 +140,8 @@ def as_markdown(report: Report) -> str:
         lines += ["", "Not measured:", "", *(f"* {label}: {reason}" for label, reason in report.left_out.items())]
     lines += [
         "",
-        "| contestant | version | measured with | tried for a few updates | tokens are counted as | differs |",
+        "| contestant | version | measured with (processes x threads) | tried for a few updates "
+        "| tokens are counted as | differs |",
     ]
     lines += ["|---|---|---|---|---|---|"]
     for row in report.rows:

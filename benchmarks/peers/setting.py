@@ -11,6 +11,8 @@ from typing import Literal
 
 Precision = Literal["fp32", "bf16"]
 SizeName = Literal["tiny", "paper-base", "rnn"]
+BatchCounts = Literal["as malmoi", "target tokens", "otherwise"]
+"""`as malmoi`: sentences times the longest side among them, batches of like length; `otherwise` is scaled by trial."""
 Command = list[str]
 
 DROPOUT = 0.3
@@ -114,8 +116,8 @@ class Contestant:
     """Writes what the turn needs into `folder`; the command of the turn."""
     updates: Callable[[Setting], list[Update]]
     """What has been recorded so far."""
-    is_filled: bool
-    """Whether a batch holds as many real target tokens as it is told, on average; if not, it is scaled."""
+    batch_counts: BatchCounts
+    """What its own size of a batch counts."""
     counted: str
     """How the target tokens are counted."""
     differs: str

@@ -89,7 +89,7 @@ SOCKEYE = Contestant(
     prepare=prepare,
     command=command,
     updates=read_record,
-    is_filled=False,
+    batch_counts="otherwise",
     counted="labels that are not padding, as its trainer hands them to the model",
     differs="its dropout stands before and after each sublayer and on the embeddings",
 )
