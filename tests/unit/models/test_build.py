@@ -135,7 +135,7 @@ def test_modules_say_what_they_drop() -> None:
 
 
 def test_places_of_a_sentence_stay_apart_at_the_start() -> None:
-    """Full-size sublayers gave a mean cosine of 0.9 here: cross-attention then has nothing to choose from."""
+    """Small sublayers give a mean cosine of 0.37 here; full-size ones give 0.96, and nothing to choose from."""
     config = TransformerConfig(width=64, heads=4, encoder_layers=6, decoder_layers=1, feed_forward=128)
     network = build_model(config, 200, 200).eval()
     source_BS = torch.randint(2, 200, (8, 12), generator=torch.Generator().manual_seed(1))
