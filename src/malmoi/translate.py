@@ -158,7 +158,7 @@ class Translator:
         cannot take has an `error` of its own and leaves the others alone.
         """
         window = Window(texts, prefixes, constraints, first_line)
-        return self.translate_window(window, self.resolve(options))[0]
+        return self.translate_window(window, self.resolve(options))
 
     def translate_lines(
         self,
@@ -173,28 +173,25 @@ class Translator:
         answered before the next one is asked for. Wishes that are too few or too many are a `DataError` at the end,
         behind the translations of all texts that have theirs."""
         config = self.resolve(options)
-        num_searched = 0
         for block in read_windows(lines, prefixes, constraints, window):
-            translations, num_requests = self.translate_window(block, config, num_searched)
-            yield from translations
-            num_searched += num_requests
+            yield from self.translate_window(block, config)
 
-    def translate_window(
-        self, window: Window, config: DecodingConfig, num_searched: int = 0
-    ) -> tuple[list[Translation], int]:
-        """Translations of one window, and for how many of its lines the model was asked; `num_searched` lines were
-        asked about before, on which samples depend."""
+    def translate_window(self, window: Window, config: DecodingConfig) -> list[Translation]:
+        """Translations of one window, in order; samples depend on the number of their line."""
         window.check()
         plain = [one_line(normalize(text)) for text in window.texts]
         rows = zip(plain, self.tokenizers.encode_sources(plain), self.tokenizers.left_out(plain), strict=True)
         lines = [self.prepare(*row, *window.wishes(index)) for index, row in enumerate(rows)]
-        requests = [line.request for line in lines if line.request is not None]
-        answers = iter(self.search(requests, config, num_searched))
-        translations = [
+        requests = {
+            place: line.request
+            for place, line in enumerate(lines, start=window.first_line - 1)
+            if line.request is not None
+        }
+        answers = iter(self.search(requests, config))
+        return [
             line.maybe_known if line.maybe_known is not None else self.build(next(answers), line, config)
             for line in lines
         ]
-        return translations, len(requests)
 
     def prepare(
         self,
@@ -248,8 +245,8 @@ class Translator:
         words = text.split()
         return [word for word, ids in zip(words, self.tokenizers.encode_sources(words), strict=True) if ids]
 
-    def search(self, requests: Sequence[Request], config: DecodingConfig, num_searched: int) -> list[list[Hypothesis]]:
-        """n-best lists of ids. More of them are asked for where equal texts will be merged."""
+    def search(self, requests: Mapping[int, Request], config: DecodingConfig) -> list[list[Hypothesis]]:
+        """n-best lists of ids for requests by their place. More are asked for where equal texts will be merged."""
         if not requests:
             return []
         forbidden = set(self.tokenizers.target.forbidden_ids())
@@ -259,11 +256,11 @@ class Translator:
             config = config.model_copy(update={"n_best": config.beam_size})
         return search(
             self.scorer,
-            requests,
+            list(requests.values()),
             config,
             sorted(forbidden),
             keep_attention=config.replace_unknown,
-            first_index=num_searched,
+            places=list(requests),
         )
 
     def build(self, hypotheses: Sequence[Hypothesis], line: Prepared, config: DecodingConfig) -> Translation:

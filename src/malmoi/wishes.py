@@ -18,6 +18,9 @@ from malmoi.text.tokenizer import Tokenizer
 CONTEXTS = ("a ", "\x01")
 """What stands before a phrase: the end of a word and a space, or something that no piece goes on from."""
 
+WINDOW_CHARACTERS = 1 << 22
+"""A window ends with the text that makes it so long, so that lines of megabytes do not add up."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -49,14 +52,15 @@ def read_windows(
     constraints: Iterable[Sequence[str]] | None,
     size: int,
 ) -> Iterator[Window]:
-    """Windows of at most `size` texts with their wishes, each made when it is asked for.
+    """Windows of at most `size` texts, fewer where they are very long, with their wishes; each is made when it is asked
+    for.
 
     `DataError` where there are fewer or more wishes than texts: once the last text that has its own was handed out.
     """
     given = (("prefixes", prefixes), ("constraints", constraints))
     streams: dict[str, Iterator[Any]] = {name: iter(wishes) for name, wishes in given if wishes is not None}
     remaining, num_read = iter(texts), 0
-    while block := list(islice(remaining, size)):
+    while block := take(remaining, size):
         found = {name: list(islice(stream, len(block))) for name, stream in streams.items()}
         num_whole = min([len(block), *map(len, found.values())])
         if num_whole:
@@ -71,6 +75,19 @@ def read_windows(
     for name, stream in streams.items():
         if next(stream, None) is not None:
             raise unequal(name, f"more than {num_read}", f"{num_read} texts")
+
+
+def take(texts: Iterator[str], size: int) -> list[str]:
+    """The texts of the next window."""
+    block: list[str] = []
+    room = WINDOW_CHARACTERS
+    for text in islice(texts, size):
+        block.append(text)
+        room -= len(text)
+        # Asked after the text was taken: each window has one, however long it is.
+        if room <= 0:
+            break
+    return block
 
 
 def unequal(name: str, num_wishes: str, texts: str) -> DataError:

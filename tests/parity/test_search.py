@@ -258,7 +258,7 @@ def test_samples_of_a_network_do_not_depend_on_neighbours() -> None:
     config = decoding(method="sample", n_best=3, top_k=6, top_p=0.9)
     together = search(model, requests, config)
     for index, request in enumerate(requests):
-        assert_same(together[index], search(model, [request], config, first_index=index)[0])
+        assert_same(together[index], search(model, [request], config, places=[index])[0])
         forced = force(model, [request.source] * 3, [one.ids for one in together[index]], config)
         assert_same(together[index], [replace(one) for one in forced])
         assert all(math.isfinite(one.score) for one in together[index])

@@ -438,6 +438,8 @@ def test_sampling_does_not_depend_on_neighbours(network_translator: Translator) 
     for window in (1, 2):
         assert texts_of(list(network_translator.translate_lines(lines, window=window, options=options))) == together
     assert texts_of(network_translator.translate(lines, options={**options, "seed": 6})) != together
+    later = network_translator.translate(lines[2:], options=options, first_line=3)
+    assert texts_of(later) == together[2:]
     assert together[0] != together[-1]
 
 

@@ -95,3 +95,12 @@ def test_a_phrase_is_found_where_no_space_stands_before_it(kind: Literal["bpe", 
 def test_a_phrase_without_subwords_has_one_spelling(kind: Literal["characters", "bytes", "words"]) -> None:
     tokenizer = train_tokenizer(kind, ["am haus"], vocabulary_size=300)
     assert spellings(encode_phrase(tokenizer, " haus ", 1)) == (tuple(tokenizer.encode("haus")),)
+
+
+def test_a_window_of_very_long_texts_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("malmoi.wishes.WINDOW_CHARACTERS", 5)
+    texts = ["aaaaaaaaa", "b", "cc", "dd", "e", "f"]
+    windows = list(read_windows(texts, None, [[text] for text in texts], 10))
+    assert [list(window.texts) for window in windows] == [["aaaaaaaaa"], ["b", "cc", "dd"], ["e", "f"]]
+    assert [window.first_line for window in windows] == [1, 2, 5]
+    assert [list(phrases) for window in windows for phrases in window.constraints or ()] == [[text] for text in texts]

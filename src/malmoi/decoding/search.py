@@ -24,27 +24,28 @@ def search(
     forbidden_ids: Sequence[int] = (),
     *,
     keep_attention: bool = False,
-    first_index: int = 0,
+    places: Sequence[int] | None = None,
 ) -> list[list[Hypothesis]]:
     """The outputs of each request, best first, in the order of the requests.
 
     Beam search gives up to `n_best` distinct outputs (fewer where there are not so many), finished ones first; sampling
-    gives `n_best` samples as they were drawn, equal ones too. `first_index` is the place of the first request among all
-    that belong together, where they are searched for in several calls: samples depend on it.
+    gives `n_best` samples as they were drawn, equal ones too. `places` are numbers of the requests, all different, by
+    which samples are drawn and faults are told (0 is sentence 1); left out, they are counted from 0.
     Raises `ConfigError` for settings that do not fit together or the model, `DataError` for a request that cannot be.
     """
     check_settings(config, requests)
-    for index, request in enumerate(requests, start=first_index):
-        check_request(request, index, scorer, config, forbidden_ids)
+    chosen = range(len(requests)) if places is None else places
+    for place, request in zip(chosen, requests, strict=True):
+        check_request(request, place, scorer, config, forbidden_ids)
     batch = SearchBatch(scorer, config, forbidden_ids, keep_attention=keep_attention)
     order = sorted(range(len(requests)), key=lambda number: (-len(requests[number].source), number))
     answers: dict[int, list[Hypothesis]] = {}
     while order or batch.num_sentences:
         taken = batch.num_fitting(len(requests[number].source) for number in order)
-        batch.add([(number + first_index, requests[number]) for number in order[:taken]])
+        batch.add([(chosen[number], requests[number]) for number in order[:taken]])
         del order[:taken]
         answers.update(batch.step())
-    return [answers[index] for index in range(first_index, first_index + len(requests))]
+    return [answers[place] for place in chosen]
 
 
 def check_settings(config: DecodingConfig, requests: Sequence[Request]) -> None:

@@ -169,7 +169,7 @@ def test_constraints_that_cannot_be_are_refused() -> None:
     with pytest.raises(DataError, match="sentence 1: phrase that must occur: 6 is not an id"):
         search(scorer, [Request((2, END), constraints=((2, 6),))], DecodingConfig())
     with pytest.raises(DataError, match="sentence 3: phrase that must occur: holds id 0"):
-        search(scorer, [Request((2, END), constraints=(((2,), (0,)),))], DecodingConfig(), (0,), first_index=2)
+        search(scorer, [Request((2, END), constraints=(((2,), (0,)),))], DecodingConfig(), (0,), places=[2])
     with pytest.raises(DataError, match="is empty"):
         search(scorer, [Request((2, END), constraints=((),))], DecodingConfig())
     with pytest.raises(DataError, match="end symbol"):

@@ -113,13 +113,13 @@ def test_a_sample_depends_on_its_seed_and_place_alone() -> None:
     scorer = TableScorer(random_table(8, 7, 1.0), 7)
     requests = [Request((*(3,) * length, END)) for length in (2, 1, 5, 1)]
 
-    def sample(chosen: list[Request], seed: int = 1, first_index: int = 0, **more: int) -> list[list[Hypothesis]]:
+    def sample(chosen: list[Request], seed: int = 1, first: int = 0, **more: int) -> list[list[Hypothesis]]:
         config = DecodingConfig(method="sample", n_best=3, seed=seed, **more)  # type: ignore[arg-type]
-        return search(scorer, chosen, config, first_index=first_index)
+        return search(scorer, chosen, config, places=range(first, first + len(chosen)))
 
     together = sample(requests)
     assert sample(requests, batch_tokens=1) == together
-    assert [sample([request], first_index=index)[0] for index, request in enumerate(requests)] == together
+    assert [sample([request], first=index)[0] for index, request in enumerate(requests)] == together
     assert sample(requests, seed=2) != together
     # The same sentence at another place draws other numbers, and so do the samples of one sentence.
     assert together[1] != together[3]
