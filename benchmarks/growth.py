@@ -121,7 +121,7 @@ def serve(case: Case, seed: int) -> Measured:
     from malmoi.device import keep_freed_memory
     from malmoi.models.build import build_model
     from malmoi.training.loss import ModelWithLoss
-    from malmoi.training.optimizer import build_optimizer, trainable_parameters
+    from malmoi.training.optimizer import Adam, trainable_parameters
     from malmoi.training.step import Updater
 
     keep_freed_memory()
@@ -136,7 +136,7 @@ def serve(case: Case, seed: int) -> Measured:
     )
     network = build_model(config, case.vocabulary, case.vocabulary).train()
     parameters = trainable_parameters(network)
-    updater = Updater(ModelWithLoss(network, 0.1), parameters, build_optimizer(parameters, TrainingConfig()))
+    updater = Updater(ModelWithLoss(network, 0.1), parameters, Adam(parameters, TrainingConfig()))
     random = np.random.default_rng(seed)
 
     def batch(rows: int, length: int) -> Batch:

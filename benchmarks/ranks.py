@@ -28,7 +28,7 @@ from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.device import keep_freed_memory
 from malmoi.models.build import build_model
 from malmoi.training.loss import ModelWithLoss
-from malmoi.training.optimizer import build_optimizer, trainable_parameters
+from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.parallel import distribute
 from malmoi.training.ranks import Ranks, join_ranks
 from malmoi.training.step import Updater
@@ -74,7 +74,7 @@ def serve(environment: dict[str, str], num_threads: int, count: int, pipe: Conne
         model = ModelWithLoss(build_model(config, NUM_IDS, NUM_IDS).train(), SMOOTHING)
         distributed = distribute(model, "ddp", ranks, torch.device("cpu"))
         parameters = trainable_parameters(model.network)
-        optimizer = build_optimizer(parameters, TrainingConfig())
+        optimizer = Adam(parameters, TrainingConfig())
         updater = Updater(model, parameters, optimizer, maybe_distributed=distributed, ranks=ranks)
         batches = [share(batch, ranks) for batch in drawn_batches(count, NUM_IDS)]
         while pipe.recv():

@@ -25,7 +25,7 @@ from malmoi.config import ModelConfig, RnnConfig, TrainingConfig, TransformerCon
 from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.models.build import build_model
 from malmoi.training.loss import ModelWithLoss
-from malmoi.training.optimizer import build_optimizer, trainable_parameters
+from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.schedule import learning_rate
 from malmoi.training.step import Updater
 from malmoi.translate import Translator
@@ -88,7 +88,7 @@ def loss_curve(config: ModelConfig, dtype: torch.dtype = torch.float32) -> list[
     network = build_model(config, VOCABULARY, VOCABULARY, seed=1).to(dtype)
     parameters = trainable_parameters(network)
     model = ModelWithLoss(network, TRAINING.label_smoothing).train()
-    updater = Updater(model, parameters, build_optimizer(parameters, TRAINING), clip_norm=TRAINING.clip_norm)
+    updater = Updater(model, parameters, Adam(parameters, TRAINING), clip_norm=TRAINING.clip_norm)
     losses: list[float] = []
     for step in range(1, NUM_STEPS + 1):
         rate = learning_rate(step, TRAINING, network.width)

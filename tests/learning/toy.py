@@ -25,7 +25,7 @@ from malmoi.decoding.scorer import ModelScorer
 from malmoi.decoding.search import search
 from malmoi.models.build import build_model
 from malmoi.training.loss import ModelWithLoss
-from malmoi.training.optimizer import build_optimizer, trainable_parameters
+from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.schedule import learning_rate
 from malmoi.training.step import Updater
 
@@ -112,7 +112,7 @@ def learn(case: Case, seed: int, folder: Path) -> float:
     network = build_model(MODELS[case.model], VOCABULARY, VOCABULARY, seed)
     parameters = trainable_parameters(network)
     model = ModelWithLoss(network, config.label_smoothing).train()
-    updater = Updater(model, parameters, build_optimizer(parameters, config), clip_norm=config.clip_norm)
+    updater = Updater(model, parameters, Adam(parameters, config), clip_norm=config.clip_norm)
     plan = BatchPlan([store], config.batch_tokens, seed)
     with BatchStream(plan, lambda indices, *_: collate([store], indices, VOCABULARY, VOCABULARY)) as stream:
         for step in range(1, case.num_steps + 1):

@@ -24,6 +24,11 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if is_in_pieces(tensor) else tensor
 
 
+def own(tensor: Tensor) -> Tensor:
+    """The piece of this rank, in the tensor's own memory; a tensor in one piece is that."""
+    return tensor.to_local() if is_in_pieces(tensor) else tensor
+
+
 def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
     """All tensors in one piece, those put together in the processor's memory; nothing in ranks that do not `keep` them.
 

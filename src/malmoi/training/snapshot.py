@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from malmoi.errors import CheckpointError
-from malmoi.training.optimizer import Parameters, WeightAverage, moments_of, restore_moments
+from malmoi.training.optimizer import Adam, WeightAverage
 from malmoi.training.shards import put
 
 
@@ -25,12 +25,10 @@ def network_tensors(network: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def collect(
-    network: nn.Module, parameters: Parameters, optimizer: torch.optim.Optimizer, maybe_average: WeightAverage | None
-) -> dict[str, Tensor]:
+def collect(network: nn.Module, optimizer: Adam, maybe_average: WeightAverage | None) -> dict[str, Tensor]:
     """Everything to store."""
     tensors = {f"weights/{name}": tensor for name, tensor in network_tensors(network).items()}
-    tensors |= {f"moments/{name}": tensor for name, tensor in moments_of(optimizer, parameters).items()}
+    tensors |= {f"moments/{name}": tensor for name, tensor in optimizer.tensors().items()}
     if maybe_average is not None:
         tensors |= {f"average/{name}": tensor for name, tensor in maybe_average.tensors.items()}
     return tensors
@@ -41,8 +39,7 @@ def restore(
     tensors: Mapping[str, Tensor],
     where: str,
     network: nn.Module,
-    parameters: Parameters,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Adam,
     maybe_average: WeightAverage | None,
 ) -> None:
     """Put back what `collect` gave; `CheckpointError` where it belongs to another model or other settings."""
@@ -57,7 +54,7 @@ def restore(
         )
     for name, tensor in own.items():
         put(tensor, weights[name])
-    missing = restore_moments(optimizer, parameters, part(tensors, "moments/"))
+    missing = optimizer.restore(part(tensors, "moments/"))
     if missing:
         raise CheckpointError(
             f"{where}: says nothing about how {missing[0]} moved, as training.freeze was different: "
@@ -65,7 +62,9 @@ def restore(
         )
     if maybe_average is not None:
         # A run that begins to average now starts from its present weights.
-        averages = part(tensors, "average/") or {name: parameter.detach() for name, parameter in parameters.items()}
+        averages = part(tensors, "average/") or {
+            name: parameter.detach() for name, parameter in optimizer.parameters.items()
+        }
         maybe_average.restore(averages)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from malmoi.data.batch import Batch
 from malmoi.training.loss import ModelWithLoss
-from malmoi.training.optimizer import Parameters, set_rate
+from malmoi.training.optimizer import Adam, Parameters
 from malmoi.training.parallel import gradients_stay
 from malmoi.training.ranks import ALONE, Ranks
 from malmoi.training.shards import whole
@@ -44,7 +44,7 @@ class Updater:
         self,
         model: ModelWithLoss,
         parameters: Parameters,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Adam,
         *,
         maybe_distributed: nn.Module | None = None,
         ranks: Ranks = ALONE,
@@ -66,7 +66,7 @@ class Updater:
 
         All ranks come to the same result.
         """
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.clear_gradients()
         parts = batch.split(self.micro_batch_tokens)
         counts = self.ranks.gather(batch.num_target_tokens, len(parts))
         num_tokens = int(sum(tokens for tokens, _ in counts))
@@ -82,12 +82,11 @@ class Updater:
         norm_value = sums[0][2]
         if not (math.isfinite(loss_sum) and math.isfinite(norm_value)):
             fault = self.name_fault(loss_sum, norm_value)
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.clear_gradients()
             return UpdateResult(loss_sum, nll_sum, num_tokens, norm_value, fault)
         if self.clip_norm and norm_value > self.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), self.clip_norm, norm)
-        set_rate(self.optimizer, rate)
-        self.optimizer.step()
+        self.optimizer.step(rate)
         return UpdateResult(loss_sum, nll_sum, num_tokens, norm_value)
 
     def add_gradients(self, parts: list[Batch], num_tokens: int, key: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ from malmoi.training.health import RESCUE_FACTOR, TrainingError, check_skips, ch
 from malmoi.training.loss import ModelWithLoss
 from malmoi.training.memory import choose_micro_batch
 from malmoi.training.meters import Meter, Row
-from malmoi.training.optimizer import WeightAverage, build_optimizer, freeze_parameters, trainable_parameters
+from malmoi.training.optimizer import Adam, WeightAverage, freeze_parameters, trainable_parameters
 from malmoi.training.outcome import Outcome, Progress, Reason, limit_reached, share_done
 from malmoi.training.parallel import Whole, distribute
 from malmoi.training.ranks import ALONE, Ranks
@@ -97,7 +97,7 @@ class Trainer:
         self.model = ModelWithLoss(network, config.label_smoothing, bf16=config.precision == "bf16")
         distributed = distribute(self.model, config.parallel, ranks, self.device)
         self.parameters = trainable_parameters(network)
-        self.optimizer = build_optimizer(self.parameters, config)
+        self.optimizer = Adam(self.parameters, config)
         self.average = WeightAverage(self.parameters, config.average_decay) if config.average_decay else None
         self.updater = Updater(
             self.model,
@@ -162,7 +162,7 @@ class Trainer:
 
     def take_state(self, numbers: SavedNumbers, tensors: Mapping[str, Tensor]) -> None:
         """Put everything back to where it was, and drop what was written since."""
-        restore(tensors, str(numbers.folder), self.network, self.parameters, self.optimizer, self.average)
+        restore(tensors, str(numbers.folder), self.network, self.optimizer, self.average)
         self.close_stream()
         self.run_state = self.record.rewind(numbers.run)
         if not self.config.fit_memory:
@@ -358,9 +358,7 @@ class Trainer:
     def save_state(self) -> None:
         """A state to go on from, unless the newest one says the same."""
         self.run_state.seconds = self.seconds
-        self.record.save_state(
-            self.run_state, lambda: collect(self.network, self.parameters, self.optimizer, self.average)
-        )
+        self.record.save_state(self.run_state, lambda: collect(self.network, self.optimizer, self.average))
 
     def write_training_row(self) -> None:
         """The sums since the last row, per token."""

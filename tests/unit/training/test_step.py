@@ -9,7 +9,7 @@ from torch import Tensor
 
 from malmoi.config import TrainingConfig
 from malmoi.training.loss import ModelWithLoss
-from malmoi.training.optimizer import build_optimizer, trainable_parameters
+from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.step import Updater
 
 # Sides with the end symbol are 2 to 9 long; the last group is not full in any cut.
@@ -21,7 +21,7 @@ def updater(micro_batch_tokens: int = 0, clip_norm: float = 0.0, dropout: float 
     if double:
         network.double()
     parameters = trainable_parameters(network)
-    optimizer = build_optimizer(parameters, TrainingConfig())
+    optimizer = Adam(parameters, TrainingConfig())
     return Updater(
         ModelWithLoss(network, 0.1),
         parameters,
@@ -80,7 +80,7 @@ def test_a_nan_moves_nothing_and_is_named() -> None:
     one = updater(double=False)
     one.update(BATCH, 0.01, (1, 1))
     before = {name: parameter.detach().clone() for name, parameter in one.parameters.items()}
-    moments = {name: one.optimizer.state[parameter]["exp_avg"].clone() for name, parameter in one.parameters.items()}
+    moments = {name: one.optimizer.moments[name]["exp_avg"].clone() for name in one.parameters}
     name = next(name for name in one.parameters if "decoder" in name)
     handle = one.parameters[name].register_hook(lambda gradient: gradient * torch.inf)
     result = one.update(BATCH, 0.01, (1, 2))
@@ -88,8 +88,8 @@ def test_a_nan_moves_nothing_and_is_named() -> None:
     assert result.maybe_fault == f"the gradient of {name} is not finite"
     for key, parameter in one.parameters.items():
         assert torch.equal(parameter, before[key])
-        assert torch.equal(one.optimizer.state[parameter]["exp_avg"], moments[key])
-        assert one.optimizer.state[parameter]["step"].item() == 1
+        assert torch.equal(one.optimizer.moments[key]["exp_avg"], moments[key])
+        assert one.optimizer.moments[key]["step"].item() == 1
 
 
 def test_a_nan_loss_is_named() -> None:
