@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.product_toys import FAST, run_malmoi
+from tests.product_toys import FAST, run_malmoi, write
 
 from malmoi.__main__ import main
 from malmoi.settings import build_config, read_toml
+from malmoi.text.tokenizer import Tokenizers
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 
@@ -222,6 +223,19 @@ def test_a_prepared_store_and_a_model_to_start_from(toy: Path, tmp_path: Path) -
     ]
     began = next(row["valid_loss"] for row in other_rows if "valid_loss" in row)
     assert began < next(row["valid_loss"] for row in rows if "valid_loss" in row)
+
+
+def test_a_model_that_goes_on_with_a_store_keeps_what_it_had_seen(tmp_path: Path) -> None:
+    write(tmp_path / "old.tsv", [f"abc é {number % 7}\tx" for number in range(100)])
+    write(tmp_path / "new.tsv", [f"cde ö {number % 7}\tx" for number in range(100)])
+    fast = [word for word in FAST if not word.startswith("text.")]
+    run_malmoi("train", "old.tsv", "--out", "first", "text.tokenizer=bytes", *fast, cwd=tmp_path)
+    run_malmoi("prepare", "new.tsv", "--out", "store", "text.tokenizer=bytes", cwd=tmp_path)
+    words = ("train", "store", "--out", "second", "--init", "first", "training.validate_every=3")
+    for max_steps in (3, 6):
+        run_malmoi(*words, f"training.max_steps={max_steps}", cwd=tmp_path)
+        model = Tokenizers.load(tmp_path / "second" / "model" / "tokenizer")
+        assert model.left_out(["a é", "d ö", "ü"]) == [(), (), ("ü",)]
 
 
 @pytest.mark.parametrize(

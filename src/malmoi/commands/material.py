@@ -18,7 +18,7 @@ from malmoi.commands.progress import progress_bar
 from malmoi.config import CleaningConfig, DataSource, RunConfig, TransformerConfig
 from malmoi.data.encoding import usable_cores
 from malmoi.data.inputs import check_inputs, record_inputs
-from malmoi.data.prepare import Facts, Scan, SideFacts, build_store, scan, source_ids_in
+from malmoi.data.prepare import Facts, Scan, SideFacts, build_store, hash_tokenizers, scan, source_ids_in
 from malmoi.data.store import InputRecord, Store, read_manifest
 from malmoi.errors import CheckpointError, DataError
 from malmoi.evaluation.references import References
@@ -261,10 +261,12 @@ def open_material(folder: RunFolder, data: Sequence[DataSource]) -> Material | N
         raise CheckpointError(f"{place}: damaged ({error}); delete the folder and prepare the data again") from error
     if data:
         check_files(folder, [folder.data / part / name for part in names for name in names[part]])
+    tokenizers = Tokenizers.load(folder.tokenizer)
+    check_tokenizers(folder, tokenizers, names["train"])
     weights = [source.weight for source in data] if len(data) == len(names["train"]) else [None] * len(names["train"])
     return checked(
         Material(
-            tokenizers=Tokenizers.load(folder.tokenizer),
+            tokenizers=tokenizers,
             train=tuple(
                 Store.open(folder.data / "train" / name, weight=weight)
                 for name, weight in zip(names["train"], weights, strict=True)
@@ -274,6 +276,17 @@ def open_material(folder: RunFolder, data: Sequence[DataSource]) -> Material | N
             facts=facts,
         )
     )
+
+
+def check_tokenizers(folder: RunFolder, tokenizers: Tokenizers, names: Sequence[str]) -> None:
+    """Refuse tokenisers that are not those of the stores: the same ids would mean other text."""
+    whole = hash_tokenizers(replace(tokenizers, unseen_source_ids=()))
+    for name in names:
+        store = folder.data / "train" / name
+        if read_manifest(store).tokenizers != whole:
+            raise CheckpointError(
+                f"{folder.tokenizer}: is not what {store} was tokenised with; put it back, or delete both and start anew"
+            )
 
 
 def check_files(folder: RunFolder, stores: Sequence[Path]) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,8 +129,7 @@ def follow_run(request: TrainRequest, given: Given, ranks: Ranks, stack: ExitSta
     if config is None:
         raise CheckpointError(f"{folder.config}: not to be seen from here; all processes must see the same run folder")
     check_machine(config)
-    store = maybe_store(config)
-    material = open_material(store or folder, config.data if store is None else ())
+    material = reopen(folder, config)
     if material is None:
         raise CheckpointError(f"{folder.data}: not to be seen from here; all processes must see the same data")
     return folder, config, material, None
@@ -144,8 +143,7 @@ def resolve(
     if stored is not None:
         config = continued(stored, given, folder.path)
         check_machine(config)
-        store = maybe_store(config)
-        material = open_material(store or folder, config.data if store is None else ())
+        material = reopen(folder, config)
         if material is not None:
             if request.init is not None:
                 get_logger().info("--init was for the start of this run; it goes on from its own state")
@@ -165,6 +163,7 @@ def resolve(
         config, material = from_store(store, given, stored, below)
         if started is not None:
             check_same_text(request.init, material.tokenizers, started.tokenizers)
+            material = replace(material, tokenizers=material.tokenizers.after(started.tokenizers))
         # First of all that a run holds: by it the folder is known when the start is made again.
         write_config(folder, config)
         material.tokenizers.save(folder.tokenizer)
@@ -228,6 +227,18 @@ def maybe_store(config: RunConfig) -> RunFolder | None:
     if not (folders[0] / "data" / "ready.json").exists():
         raise ConfigError(f"{folders[0]}: a folder, but not a complete store that `malmoi prepare` made")
     return RunFolder(folders[0])
+
+
+def reopen(folder: RunFolder, config: RunConfig) -> Material | None:
+    """The material of a run that was started before, None where its start did not come to an end."""
+    store = maybe_store(config)
+    if store is None:
+        return open_material(folder, config.data)
+    material = open_material(store, ())
+    if material is None or not folder.tokenizer.exists():
+        return None
+    # The run's own tokenisers know what a model that it started from had seen.
+    return replace(material, tokenizers=Tokenizers.load(folder.tokenizer))
 
 
 def from_store(

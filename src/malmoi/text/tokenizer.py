@@ -122,6 +122,11 @@ class Tokenizers:
             self, unseen_source_ids=tuple(index for index in self.source.fallback_ids() if index not in source_ids)
         )
 
+    def after(self, earlier: "Tokenizers") -> Self:
+        """The same for a model that goes on from one trained with `earlier`: what either has seen is not left out."""
+        unseen = set(earlier.unseen_source_ids)
+        return replace(self, unseen_source_ids=tuple(index for index in self.unseen_source_ids if index in unseen))
+
     def encode_source(self, text: str) -> list[int]:
         """Ids of a source, without an end symbol and without characters that training never saw."""
         return self.encode_sources([text])[0]

@@ -54,6 +54,17 @@ def test_pairs_are_held_out_by_source_and_the_rest_is_trained_on(tmp_path: Path)
     assert not sources & set(material.validation.sources)
 
 
+def test_tokenisers_of_other_text_are_refused(tmp_path: Path) -> None:
+    config = config_for(write_pairs(tmp_path / "a.tsv", 300))
+    make(tmp_path / "run", config)
+    (tmp_path / "b.tsv").write_text("other äöü\ttext ß\n" * 2 + "more äü\ttext\n" * 2, encoding="utf-8")
+    make(tmp_path / "other", config_for(DataSource(pairs=str(tmp_path / "b.tsv"))))
+    shutil.rmtree(tmp_path / "run" / "tokenizer")
+    shutil.copytree(tmp_path / "other" / "tokenizer", tmp_path / "run" / "tokenizer")
+    with pytest.raises(CheckpointError, match=r"run/tokenizer: is not what .*train/00 was tokenised with"):
+        open_material(RunFolder(tmp_path / "run"), config.data)
+
+
 def test_few_pairs_still_give_validation_and_too_few_are_refused(tmp_path: Path) -> None:
     material = make(tmp_path / "few", config_for(write_pairs(tmp_path / "a.tsv", 8)))
     assert 1 <= material.valid[0].num_pairs < 8
