@@ -19,6 +19,7 @@ ScheduleKind = Literal["paper", "inverse_sqrt", "cosine", "constant"]
 ParallelKind = Literal["ddp", "fsdp"]
 Metric = Literal["loss", "bleu", "chrf", "ter", "exact", "segment_error", "wer", "ser"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["fp32", "int8"]
 
 Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
@@ -277,7 +278,10 @@ class DecodingConfig(Table):
     merge_equal_texts: bool = False
     """Keep only the best of several segmentations that spell the same text in an n-best list."""
     batch_tokens: Count = 4096
-    """Most live tokens (sentences times beam times longest source) in one decoding batch."""
+    """Most live tokens (sentences times beam times longest source) in one decoding batch; each thread of the engine has
+    a batch of its own."""
+    precision: Precision = "fp32"
+    """`int8`: weights in 8 bits and activations in 7, about twice as fast on a processor; needs the engine."""
 
     @model_validator(mode="after")
     def check_decoding(self) -> Self:

@@ -5,18 +5,18 @@ for every text, in order. Text is normalised, cut into ids, searched for, and pu
 how a network works or how a search is made.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from malmoi.checkpoint import Model, load_model
-from malmoi.config import DecodingConfig, Device
+from malmoi.config import DecodingConfig, Device, Precision
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Request, Scorer
-from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
 from malmoi.decoding.search import search
 from malmoi.device import choose_device, set_threads
+from malmoi.engine.choose import allows_threads, scorers_by_precision
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.log import get_logger
 from malmoi.settings import validate
@@ -90,12 +90,17 @@ class Translator:
         max_source_tokens: int | None = None,
         *,
         tell: bool = True,
+        threads: int = 1,
+        precisions: Callable[[Precision], Scorer] | None = None,
     ) -> None:
         """`max_source_tokens`: the longest source that training saw, `</s>` included; None where nobody knows.
 
-        `tell`: notes on sources go to the log as well.
+        `tell`: notes on sources go to the log as well. `threads` search at once where the scorer is the engine's.
+        `precisions` gives the scorer that a call's settings ask for; left out, there is `scorer` alone, in fp32.
         """
         self.scorer = scorer
+        self.threads = threads
+        self.maybe_precisions = precisions
         self.tokenizers = tokenizers
         self.decoding = decoding
         self.max_source_tokens = max_source_tokens
@@ -107,24 +112,35 @@ class Translator:
     ) -> "Translator":
         """Read a model folder or a run folder; several make an ensemble, whose first model gives the settings.
 
-        `threads` of the processor, 0 leaves torch's own number. Errors: `CheckpointError` for what cannot be read and
+        `threads` of the processor, 0 takes torch's own number. Errors: `CheckpointError` for what cannot be read and
         for models with different vocabularies, `ConfigError` for a device that is not there.
         """
-        set_threads(threads)
+        num_threads = set_threads(threads)
         paths = [Path(model)] if isinstance(model, str | Path) else [Path(path) for path in model]
         if not paths:
             raise ConfigError("no model was given")
         chosen = choose_device(device)
         models = [load_model(path, chosen) for path in paths]
         check_same_vocabularies(paths, models)
-        scorers = [ModelScorer(one.network.eval()) for one in models]
+        precisions = scorers_by_precision([one.network.eval() for one in models])
+        decoding = models[0].config.decoding
         lengths = [length for one in models if (length := one.card.get("max_source_tokens")) is not None]
         return cls(
-            scorers[0] if len(scorers) == 1 else EnsembleScorer(scorers),
+            precisions(decoding.precision),
             models[0].tokenizers,
-            models[0].config.decoding,
+            decoding,
             min(lengths, default=None),
+            threads=num_threads,
+            precisions=precisions,
         )
+
+    def scorer_for(self, config: DecodingConfig) -> Scorer:
+        """The scorer of a call's precision; `ConfigError` where there is none."""
+        if self.maybe_precisions is not None:
+            return self.maybe_precisions(config.precision)
+        if config.precision != "fp32":
+            raise ConfigError(f"precision {config.precision}: this translator was made for one scorer, in fp32")
+        return self.scorer
 
     def resolve(self, options: Options | None) -> DecodingConfig:
         """The settings of a call: the model's own, with `options` above them; `ConfigError` names every fault."""
@@ -254,13 +270,15 @@ class Translator:
             forbidden.discard(UNKNOWN_ID)
         if config.merge_equal_texts and config.method == "beam":
             config = config.model_copy(update={"n_best": config.beam_size})
+        scorer = self.scorer_for(config)
         return search(
-            self.scorer,
+            scorer,
             list(requests.values()),
             config,
             sorted(forbidden),
             keep_attention=config.replace_unknown,
             places=list(requests),
+            workers=self.threads if allows_threads(scorer) else 1,
         )
 
     def build(self, hypotheses: Sequence[Hypothesis], line: Prepared, config: DecodingConfig) -> Translation:
@@ -307,7 +325,7 @@ class Translator:
         ]
         sources = [(*ids, END_ID) for ids, error in zip(source_ids, errors, strict=True) if error is None]
         targets = [(*ids, END_ID) for ids, error in zip(target_ids, errors, strict=True) if error is None]
-        forced = iter(force(self.scorer, sources, targets, config) if sources else [])
+        forced = iter(force(self.scorer_for(config), sources, targets, config) if sources else [])
         return [
             self.build_pair_score(next(forced), left_out)
             if error is None

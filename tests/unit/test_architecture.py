@@ -26,6 +26,7 @@ ORDER = (
     "checkpoint",
     "training",
     "decoding",
+    "engine",
     "wishes",
     "translate",
     "evaluation",

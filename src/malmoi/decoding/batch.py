@@ -19,12 +19,13 @@ from malmoi.decoding.attention import AttentionRecord, choosing_device
 from malmoi.decoding.beam import BeamChooser
 from malmoi.decoding.constraints import Constraints
 from malmoi.decoding.forced import pad_sources
-from malmoi.decoding.interface import Hypothesis, Request, Scorer
+from malmoi.decoding.interface import BestScorer, Hypothesis, Request, Scorer
 from malmoi.decoding.live import Choice, Live, Pool, Samples, Sentence
-from malmoi.decoding.rules import NO_IDS, ForbiddenIds, ForcedPrefix, Limits, MinimumLength, NoRepeat, Rule
+from malmoi.decoding.rules import NO_IDS, Bans, ForbiddenIds, ForcedPrefix, Limits, MinimumLength, NoRepeat, Rule
 from malmoi.decoding.running import Continuations, Running
 from malmoi.decoding.sampling import SampleChooser, draw_numbers
 from malmoi.decoding.scoring import Scoring
+from malmoi.models.interface import DecoderState
 
 Flags = NDArray[np.bool_]
 
@@ -48,6 +49,12 @@ class SearchBatch:
             SampleChooser.from_config(config, scorer.end_id)
             if config.method == "sample"
             else BeamChooser(self.width, scorer.end_id, config.diverse_groups, config.diversity)
+        )
+        self.takes_best = (
+            isinstance(scorer, BestScorer)
+            and isinstance(self.chooser, BeamChooser)
+            and config.diverse_groups == 1
+            and 2 * self.width <= scorer.most_candidates
         )
         self.device = choosing_device(scorer.device)
         self.first_rules = make_rules(config, forbidden_ids, scorer.end_id, self.device)
@@ -112,11 +119,7 @@ class SearchBatch:
         running = self.running
         assert running is not None, "there is nothing to search"
         live, scorer = running.live, self.scorer
-        log_probs_AV, state = scorer.step(running.token_A, running.state)
-        log_probs_RV = spread(log_probs_AV.to(self.device), live, -torch.inf)
-        for rule in (*running.rules, running.constraints):
-            rule.apply(log_probs_RV)
-        choice = self.chooser.choose(log_probs_RV, live, live.num_tokens_B >= live.most_B, running.constraints)
+        choice, state = self.choose(running)
         seen = None
         if running.record:
             attention_RS = None if state.attention_RS is None else spread(state.attention_RS, live, 0.0)
@@ -135,6 +138,30 @@ class SearchBatch:
         kept = np.flatnonzero(open_B)
         self.running = running.advance(choice, kept, state, seen) if kept.size else None
         return {sentence.number: sentence.pool.outputs() for sentence in done}
+
+    def choose(self, running: Running) -> tuple[Choice, DecoderState]:
+        """Ask the scorer, for candidates alone where it can choose them and nothing needs to see more."""
+        live, chooser = running.live, self.chooser
+        at_limit_B = live.num_tokens_B >= live.most_B
+        maybe_bans = self.maybe_bans(running)
+        if maybe_bans is not None and isinstance(chooser, BeamChooser) and isinstance(self.scorer, BestScorer):
+            no_end_R = maybe_bans.no_end_R
+            no_end_A = None if no_end_R is None else no_end_R[live.alive]
+            best, state = self.scorer.step_best(
+                running.token_A, running.state, 2 * self.width, maybe_bans.ids, no_end_A
+            )
+            return chooser.choose_best(best, live, at_limit_B), state
+        log_probs_AV, state = self.scorer.step(running.token_A, running.state)
+        log_probs_RV = spread(log_probs_AV.to(self.device), live, -torch.inf)
+        for rule in (*running.rules, running.constraints):
+            rule.apply(log_probs_RV)
+        return chooser.choose(log_probs_RV, live, at_limit_B, running.constraints), state
+
+    def maybe_bans(self, running: Running) -> Bans | None:
+        """What is forbidden in this step, None where candidates alone would not do."""
+        if not self.takes_best or running.constraints.active:
+            return None
+        return Bans.of(running.rules)
 
     def collect(self, taken_BK: Flags, continuations: Continuations, record: AttentionRecord | None) -> None:
         """Put outputs aside: the marked continuations, if they are good enough for the pools of their sentences."""

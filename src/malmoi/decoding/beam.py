@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from malmoi.decoding.banks import choose_from_banks
-from malmoi.decoding.candidates import Candidates, best_candidates
+from malmoi.decoding.candidates import Candidates, best_candidates, merge_best
 from malmoi.decoding.constraints import Constraints
-from malmoi.decoding.live import Choice, Flags, Live
+from malmoi.decoding.interface import Best
+from malmoi.decoding.live import Choice, Flags, Floats, Integers, Live
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,18 @@ class BeamChooser:
         else:
             choice = self.choose_groups(log_probs_RV, totals_BK)
         if at_limit_B.any():
-            choice = end_at_limit(choice, log_probs_RV, live, at_limit_B, self.width // self.num_groups, self.end_id)
-        closing_B = at_limit_B | ~(choice.totals_BK > -np.inf).any(1)
-        return replace(choice, cut_BK=(live.totals_BK > -np.inf) & ~choice.ended_BK & closing_B[:, None])
+            ends = rank_ends(log_probs_RV, live, np.flatnonzero(at_limit_B), self.end_id)
+            choice = end_at_limit(choice, ends, live, at_limit_B, self.width // self.num_groups)
+        return close(choice, live, at_limit_B)
+
+    def choose_best(self, best: Best, live: Live, at_limit_B: Flags) -> Choice:
+        """The same for one group and without constraints, from 2 K candidates of each row that is alive."""
+        alive = live.alive
+        choice = pick(merge_best(best, alive, live.totals_BK, 2 * self.width), self.width, self.end_id)
+        if at_limit_B.any():
+            ends = find_ends(best, live, alive, np.flatnonzero(at_limit_B), self.end_id)
+            choice = end_at_limit(choice, ends, live, at_limit_B, self.width)
+        return close(choice, live, at_limit_B)
 
     def choose_groups(self, log_probs_RV: Tensor, totals_BK: Tensor) -> Choice:
         """Group after group, each one kept from what the earlier ones took."""
@@ -119,19 +129,40 @@ def pick(candidates: Candidates, width: int, end_id: int) -> Choice:
     )
 
 
-def end_at_limit(
-    choice: Choice, log_probs_RV: Tensor, live: Live, at_limit_B: Flags, width: int, end_id: int
-) -> Choice:
-    """Sentences at their limit: no row goes on, each ends if the end symbol is among its `width` best tokens."""
-    sentences = np.flatnonzero(at_limit_B)
-    rows_per_sentence = live.totals_BK.shape[1]
+def close(choice: Choice, live: Live, at_limit_B: Flags) -> Choice:
+    """Rows are cut where their sentence is at its limit or has nothing to go on with."""
+    closing_B = at_limit_B | ~(choice.totals_BK > -np.inf).any(1)
+    if not closing_B.any():
+        return choice
+    return replace(choice, cut_BK=(live.totals_BK > -np.inf) & ~choice.ended_BK & closing_B[:, None])
+
+
+def rank_ends(log_probs_RV: Tensor, live: Live, sentences: Integers, end_id: int) -> tuple[Floats, Integers]:
+    """For the rows (X, K) of some sentences: log-probabilities of the end symbol, and how many tokens come before."""
     sentences_X = torch.from_numpy(sentences).to(log_probs_RV.device)
-    log_probs_XKV = log_probs_RV.view(len(at_limit_B), rows_per_sentence, -1)[sentences_X]
+    log_probs_XKV = log_probs_RV.view(*live.totals_BK.shape, -1)[sentences_X]
     ends_XK1 = log_probs_XKV[..., end_id : end_id + 1]
     num_better_XK = (log_probs_XKV > ends_XK1).sum(-1) + (log_probs_XKV[..., :end_id] == ends_XK1).sum(-1)
-    ended_XK = (num_better_XK < width) & (ends_XK1[..., 0] > -torch.inf)
+    return ends_XK1[..., 0].double().cpu().numpy(), num_better_XK.cpu().numpy()
+
+
+def find_ends(best: Best, live: Live, alive: Integers, sentences: Integers, end_id: int) -> tuple[Floats, Integers]:
+    """The same from candidates: more tokens than they are may come before, which is as good as any too many."""
+    ends_R1 = best.end_log_probs_R[:, None]
+    is_better_RC = (best.log_probs_RC > ends_R1) | ((best.log_probs_RC == ends_R1) & (best.ids_RC < end_id))
+    ends_BK = np.full(live.totals_BK.shape, -np.inf)
+    num_better_BK = np.zeros(live.totals_BK.shape, dtype=np.int64)
+    ends_BK.ravel()[alive] = best.end_log_probs_R
+    num_better_BK.ravel()[alive] = is_better_RC.sum(1)
+    return ends_BK[sentences], num_better_BK[sentences]
+
+
+def end_at_limit(choice: Choice, ends: tuple[Floats, Integers], live: Live, at_limit_B: Flags, width: int) -> Choice:
+    """Sentences at their limit: no row goes on, each ends if the end symbol is among its `width` best tokens."""
+    ends_XK, num_better_XK = ends
+    ended_XK = (num_better_XK < width) & (ends_XK > -np.inf)
     ended_BK, end_log_probs_BK = choice.ended_BK.copy(), choice.end_log_probs_BK.copy()
-    ended_BK[sentences] = ended_XK.cpu().numpy() & (live.totals_BK[sentences] > -np.inf)
-    end_log_probs_BK[sentences] = ends_XK1[..., 0].double().cpu().numpy()
+    ended_BK[at_limit_B] = ended_XK & (live.totals_BK[at_limit_B] > -np.inf)
+    end_log_probs_BK[at_limit_B] = ends_XK
     totals_BK = np.where(at_limit_B[:, None], -np.inf, choice.totals_BK)
     return replace(choice, totals_BK=totals_BK, ended_BK=ended_BK, end_log_probs_BK=end_log_probs_BK)

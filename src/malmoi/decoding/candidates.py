@@ -14,10 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from malmoi.decoding.interface import Best
 from malmoi.errors import CheckpointError
 
 BLOCK = 64
 """Tokens whose maximum is taken at once."""
+
+NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN): its weights are damaged"
 
 SMALL = 2048
 """Up to so many candidates per sentence, blocks do not pay."""
@@ -56,6 +59,27 @@ def best_candidates(log_probs_RV: Tensor, totals_BK: Tensor, num_candidates: int
     totals = best_BC.cpu().numpy()
     check_numbers(totals)
     return Candidates(totals, picked_BC.double().cpu().numpy(), rows_BC.cpu().numpy(), ids_BC.cpu().numpy())
+
+
+def merge_best(best: Best, alive: NDArray[np.int64], totals_BK: NDArray[np.float64], num_candidates: int) -> Candidates:
+    """The same from what a scorer chose in the rows with the numbers `alive`: `num_candidates` of each, or all."""
+    num_sentences, width = totals_BK.shape
+    log_probs_RC, ids_RC = best.log_probs_RC, best.ids_RC
+    if np.isnan(log_probs_RC.sum()):
+        raise CheckpointError(NOT_NUMBERS)
+    count = log_probs_RC.shape[1]
+    if len(alive) < num_sentences * width:
+        log_probs_RC = np.full((num_sentences * width, count), -np.inf)
+        ids_RC = np.zeros((num_sentences * width, count), dtype=np.int64)
+        log_probs_RC[alive], ids_RC[alive] = best.log_probs_RC, best.ids_RC
+    log_probs_BX = log_probs_RC.reshape(num_sentences, -1)
+    sums_BX = log_probs_BX + np.repeat(totals_BK, count, axis=1)
+    # Candidates of a sentence stand in the order of rows and ids, so that ties keep it.
+    places_BC = (-sums_BX).argsort(axis=1, kind="stable")[:, :num_candidates]
+    flat_BC = places_BC + (np.arange(num_sentences) * (width * count))[:, None]
+    return Candidates(
+        sums_BX.ravel()[flat_BC], log_probs_BX.ravel()[flat_BC], places_BC // count, ids_RC.ravel()[flat_BC]
+    )
 
 
 def search_blocks(log_probs_BKV: Tensor, totals_BK: Tensor, num_candidates: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,4 +139,4 @@ def stable_topk(values_RX: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def check_numbers(totals: NDArray[np.float64]) -> None:
     """Refuse sums that a damaged model spoilt."""
     if np.isnan(totals).any():
-        raise CheckpointError("the model's log-probabilities are not numbers (NaN): its weights are damaged")
+        raise CheckpointError(NOT_NUMBERS)

@@ -3,13 +3,15 @@
 In: `Request`s, sentences as source ids with what their outputs must hold. Out: `Hypothesis` lists, best first.
 Whatever gives log-probabilities step by step is a `Scorer`: a network, an ensemble, a fast engine, a table in a test.
 
-Letters: B sentences, S source places, T target tokens, R live rows, V vocabulary.
+Letters: B sentences, S source places, T target tokens, R live rows, C candidates, V vocabulary.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from malmoi.models.interface import DecoderState, Memory
@@ -66,6 +68,41 @@ class Scorer(Protocol):
     def step(self, token_R: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Feed a token per row: natural log-probabilities `log_probs_RV`, a fresh tensor that the caller may change,
         and the state after it, with `attention_RS` if it was asked for and the scorer has any."""
+        ...
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best tokens of each row in the order of their ids, float64; places that no token fills have minus infinity.
+
+    Of equal tokens those with the lower ids are among them. `end_log_probs_R` is that of the end symbol, wherever it
+    ranks, minus infinity where it may not come.
+    """
+
+    log_probs_RC: NDArray[np.float64]
+    ids_RC: NDArray[np.int64]
+    end_log_probs_R: NDArray[np.float64]
+
+
+@runtime_checkable
+class BestScorer(Protocol):
+    """A scorer that can choose candidates itself, so that no table of all rows and tokens is made."""
+
+    @property
+    def most_candidates(self) -> int:
+        """So many of each row it can choose."""
+        ...
+
+    def step_best(
+        self,
+        token_R: Tensor,
+        state: DecoderState,
+        num_candidates: int,
+        forbidden_ids: NDArray[np.int64],
+        no_end_R: NDArray[np.bool_] | None,
+    ) -> tuple[Best, DecoderState]:
+        """Like `step`. `forbidden_ids` are no candidates of any row, the end symbol none of the rows that are marked;
+        they keep their share of probability."""
         ...
 
 

@@ -230,3 +230,27 @@ def pad_left(table: Integers, size: int) -> Integers:
     """A table with `NOTHING` before its rows, so that they have `size` places."""
     padding = np.full((len(table), size - table.shape[1]), NOTHING, dtype=np.int64)
     return np.concatenate([padding, table], axis=1)
+
+
+@dataclass(frozen=True)
+class Bans:
+    """What rules forbid, where it is no more than ids that never come out and rows that may not end yet."""
+
+    ids: Integers
+    no_end_R: NDArray[np.bool_] | None
+
+    @classmethod
+    def of(cls, rules: Sequence[Rule]) -> Self | None:
+        """None where a rule asks for more."""
+        ids, no_end_R = NO_IDS, None
+        for rule in rules:
+            match rule:
+                case ForbiddenIds():
+                    ids = rule.ids.numpy()
+                case MinimumLength():
+                    no_end_R = rule.missing_R > 0
+                case ForcedPrefix() if not rule.prefix_RP.size:
+                    pass
+                case _:
+                    return None
+        return cls(ids, no_end_R if no_end_R is not None and no_end_R.any() else None)

@@ -6,6 +6,8 @@ the budget is free. What a sentence gets depends on its own request and its plac
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock
 
 import torch
 
@@ -25,27 +27,69 @@ def search(
     *,
     keep_attention: bool = False,
     places: Sequence[int] | None = None,
+    workers: int = 1,
 ) -> list[list[Hypothesis]]:
     """The outputs of each request, best first, in the order of the requests.
 
     Beam search gives up to `n_best` distinct outputs (fewer where there are not so many), finished ones first; sampling
     gives `n_best` samples as they were drawn, equal ones too. `places` are numbers of the requests, all different, by
-    which samples are drawn and faults are told (0 is sentence 1); left out, they are counted from 0.
+    which samples are drawn and faults are told (0 is sentence 1); left out, they are counted from 0. `workers` threads
+    share out the requests, each with a batch of its own, for a scorer that computes with one thread and allows several.
     Raises `ConfigError` for settings that do not fit together or the model, `DataError` for a request that cannot be.
     """
     check_settings(config, requests)
     chosen = range(len(requests)) if places is None else places
     for place, request in zip(chosen, requests, strict=True):
         check_request(request, place, scorer, config, forbidden_ids)
-    batch = SearchBatch(scorer, config, forbidden_ids, keep_attention=keep_attention)
-    order = sorted(range(len(requests)), key=lambda number: (-len(requests[number].source), number))
-    answers: dict[int, list[Hypothesis]] = {}
-    while order or batch.num_sentences:
-        taken = batch.num_fitting(len(requests[number].source) for number in order)
-        batch.add([(chosen[number], requests[number]) for number in order[:taken]])
-        del order[:taken]
-        answers.update(batch.step())
+    queue = Queue(requests, chosen, min(workers, len(requests)))
+    batches = [SearchBatch(scorer, config, forbidden_ids, keep_attention=keep_attention) for _ in range(queue.workers)]
+    if len(batches) == 1:
+        answers = queue.work(batches[0])
+    else:
+        answers: dict[int, list[Hypothesis]] = {}
+        with ThreadPoolExecutor(len(batches)) as threads:
+            try:
+                for part in [threads.submit(queue.work, batch) for batch in batches]:
+                    answers.update(part.result())
+            finally:
+                # After a fault, or when the user has had enough, nobody goes on.
+                queue.is_closed.set()
     return [answers[place] for place in chosen]
+
+
+class Queue:
+    """Requests that wait, the longest first, for one worker or several."""
+
+    def __init__(self, requests: Sequence[Request], places: Sequence[int], workers: int) -> None:
+        numbers = sorted(range(len(requests)), key=lambda number: (-len(requests[number].source), number))
+        self.waiting = [(places[number], requests[number]) for number in numbers]
+        self.workers = max(workers, 1)
+        # A worker that took all that its budget allows could leave nothing to the others.
+        self.most = -(-len(requests) // self.workers)
+        self.lock = Lock()
+        self.is_closed = Event()
+
+    def take(self, batch: SearchBatch) -> list[tuple[int, Request]]:
+        """What a batch has room for, taken from the next ones in turn, so that all workers get some of each length."""
+        with self.lock:
+            room = batch.num_fitting(len(request.source) for _, request in self.waiting)
+            room = max(min(room, self.most - batch.num_sentences), 0)
+            taken = slice(0, room * self.workers, self.workers)
+            requests = self.waiting[taken]
+            del self.waiting[taken]
+        return requests
+
+    def work(self, batch: SearchBatch) -> dict[int, list[Hypothesis]]:
+        """Search until nothing waits."""
+        answers: dict[int, list[Hypothesis]] = {}
+        # A thread of its own does not know what mode the caller is in.
+        with torch.inference_mode():
+            while not self.is_closed.is_set():
+                batch.add(self.take(batch))
+                if not batch.num_sentences:
+                    break
+                answers.update(batch.step())
+        return answers
 
 
 def check_settings(config: DecodingConfig, requests: Sequence[Request]) -> None:

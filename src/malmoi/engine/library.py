@@ -1,0 +1,190 @@
+"""The native code of the engine: built when it is asked for, found again, and talked to.
+
+In: the source files beside this one and a C++ compiler. Out: a shared library in the user's cache, under a name that
+holds what it depends on: a library of another source, compiler or processor has another name and is never loaded.
+Nothing is built but by `build`, which `malmoi doctor --build` alone calls.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from malmoi.errors import ConfigError
+
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-std=c++17", "-fPIC", "-shared")
+SOURCE_FOLDER = Path(__file__).parent / "native"
+BUILD_SECONDS = 600
+
+
+class Shape(ctypes.Structure):
+    """`malmoi::Shape` of engine.cpp."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            "width",
+            "heads",
+            "feed_forward",
+            "vocabulary",
+            "encoder_layers",
+            "decoder_layers",
+            "norm_first",
+            "root_mean_square",
+            "activation",
+            "positions",
+            "distance",
+            "int8",
+        )
+    ]
+
+
+class EncodeCall(ctypes.Structure):
+    """`malmoi::EncodeCall` of engine.cpp."""
+
+    _fields_ = [
+        ("sentences", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("ids", "lengths", "memories", "table")),
+    ]
+
+
+class StepCall(ctypes.Structure):
+    """`malmoi::StepCall` of engine.cpp."""
+
+    _fields_ = [
+        *(
+            (name, ctypes.c_int64)
+            for name in ("rows", "stride", "best", "num_forbidden", "end_id", "places", "slot_shift")
+        ),
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "tokens",
+                "lengths",
+                "slots",
+                "chunks",
+                "memories",
+                "source_lengths",
+                "table",
+                "forbidden",
+                "no_end",
+                "log_probs",
+                "best_log_probs",
+                "best_ids",
+                "end_log_probs",
+                "attention",
+            )
+        ),
+    ]
+
+
+class Library:
+    """The functions of a built library. Its calls do not hold Python's lock, so that threads compute side by side."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `OSError` where the file cannot be loaded, `AttributeError` where it is not this library."""
+        loaded = ctypes.CDLL(str(path))
+        self.new = loaded.malmoi_engine_new
+        self.new.argtypes, self.new.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_void_p
+        self.free = loaded.malmoi_engine_free
+        self.free.argtypes, self.free.restype = [ctypes.c_void_p], None
+        self.encode = loaded.malmoi_engine_encode
+        self.encode.argtypes, self.encode.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
+        self.step = loaded.malmoi_engine_step
+        self.step.argtypes, self.step.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
+        kernels = loaded.malmoi_engine_kernels
+        kernels.argtypes, kernels.restype = [], ctypes.c_char_p
+        self.kernels: str = kernels().decode()
+
+
+def source_files() -> list[Path]:
+    """The source, the file to compile first."""
+    return [SOURCE_FOLDER / "engine.cpp", SOURCE_FOLDER / "products.h"]
+
+
+def cache_folder() -> Path:
+    """Where built libraries lie: the user's own cache, as the system has it."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "malmoi" / "engine"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "malmoi" / "engine"
+    maybe_given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(maybe_given) if maybe_given else Path.home() / ".cache") / "malmoi" / "engine"
+
+
+def processor() -> str:
+    """What `-march=native` depends on: the machine and, where Linux tells them, model and flags of its processor."""
+    lines = [platform.system(), platform.machine()]
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        told = information.read_text(encoding="utf-8", errors="replace").split("\n\n")[0].split("\n")
+        wanted = ("model name", "flags", "features", "cpu implementer", "cpu part")
+        lines += [line for line in told if line.lower().startswith(wanted)]
+    else:
+        lines.append(platform.processor())
+    return "\n".join(lines)
+
+
+def library_path(folder: Path | None = None) -> Path:
+    """Where the library of this source for this processor lies or would lie."""
+    key = hashlib.sha256()
+    for path in source_files():
+        key.update(path.read_bytes())
+    key.update("\n".join([*FLAGS, processor()]).encode())
+    return (folder or cache_folder()) / f"engine-{key.hexdigest()[:20]}.so"
+
+
+def find_library(folder: Path | None = None) -> Library | None:
+    """The built library, None where there is none for this source and processor, or where it cannot be loaded."""
+    path = library_path(folder)
+    if not path.is_file():
+        return None
+    try:
+        return Library(path)
+    except (OSError, AttributeError):
+        return None
+
+
+def maybe_compiler() -> str | None:
+    """A C++ compiler: the one that `CXX` names, else the first of the usual names that is there."""
+    maybe_named = os.environ.get("CXX")
+    return next((path for name in (maybe_named, *COMPILERS) if name and (path := shutil.which(name))), None)
+
+
+def build(folder: Path | None = None) -> Path:
+    """Compile the library, and leave it under its name; one that is there already is made anew.
+
+    Raises `ConfigError` where there is no compiler, where it fails, or where the result does not work.
+    """
+    compiler = maybe_compiler()
+    if compiler is None or sys.platform == "win32":
+        raise ConfigError(
+            "no C++ compiler that can build the engine: install GCC or Clang (c++, g++ or clang++ on the PATH; "
+            "Debian: apt install g++; macOS: xcode-select --install)"
+        )
+    path = library_path(folder)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as scratch:
+            built = Path(scratch) / path.name
+            command = [compiler, *FLAGS, str(source_files()[0]), "-o", str(built)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+            if done.returncode:
+                raise ConfigError(f"{compiler} could not compile the engine:\n{done.stderr.strip()[-2000:]}")
+            Library(built)
+            built.replace(path)
+    except (OSError, AttributeError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"the engine could not be built in {path.parent}: {error}") from error
+    return path
+
+
+def other_builds(folder: Path | None = None) -> list[Path]:
+    """Libraries in the cache that this source and processor do not use: of another version or machine."""
+    path = library_path(folder)
+    return sorted(one for one in path.parent.glob("engine-*.so") if one != path)

@@ -1,0 +1,103 @@
+"""The native code is built when asked, found again where it fits, and never used where it does not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_library import folder_with_library, native_library
+from malmoi.config import RnnConfig, TransformerConfig
+from malmoi.decoding.scorer import ModelScorer
+from malmoi.engine import library
+from malmoi.engine.choose import fastest_scorer
+from malmoi.engine.library import build, find_library, library_path, other_builds
+from malmoi.engine.scorer import EngineScorer, StepsAlone
+from malmoi.errors import ConfigError
+from malmoi.models.build import build_model
+
+
+def test_what_was_built_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    native_library()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder_with_library() / "elsewhere"))
+    assert find_library() is None
+    found = find_library(folder_with_library())
+    assert found is not None
+    assert found.kernels
+
+
+def test_another_processor_or_source_has_another_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = library_path(tmp_path)
+    first.write_bytes(b"")
+    assert other_builds(tmp_path) == []
+    with monkeypatch.context() as changed:
+        changed.setattr(library, "processor", lambda: "another one")
+        assert library_path(tmp_path) != first
+        assert other_builds(tmp_path) == [first]
+    source = tmp_path / "engine.cpp"
+    source.write_text("// another one")
+    monkeypatch.setattr(library, "source_files", lambda: [source])
+    assert library_path(tmp_path) != first
+
+
+def test_a_file_that_is_no_library_is_not_used(tmp_path: Path) -> None:
+    library_path(tmp_path).write_bytes(b"not a library")
+    assert find_library(tmp_path) is None
+
+
+def test_without_a_compiler_building_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(ConfigError, match=r"no C\+\+ compiler.*install GCC or Clang"):
+        build(tmp_path)
+
+
+def test_a_compiler_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    native_library()
+    source = tmp_path / "engine.cpp"
+    source.write_text("this is not C++")
+    monkeypatch.setattr(library, "source_files", lambda: [source])
+    with pytest.raises(ConfigError, match="could not compile"):
+        build(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_result_that_does_not_work_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    native_library()
+    source = tmp_path / "engine.cpp"
+    source.write_text("int other() { return 1; }")
+    monkeypatch.setattr(library, "source_files", lambda: [source])
+    with pytest.raises(ConfigError, match="could not be built"):
+        build(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_who_gets_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Transformers in fp32 on the processor do; every other network keeps its own steps, and int8 is then refused."""
+    small = TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=8)
+    transformer = build_model(small, 9, 9).eval()
+    recurrent = build_model(RnnConfig(width=6, hidden=8), 9, 9).eval()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert type(fastest_scorer(transformer)) is ModelScorer
+    with pytest.raises(ConfigError, match="malmoi doctor --build"):
+        fastest_scorer(transformer, "int8")
+    native = native_library()
+    assert type(fastest_scorer(transformer, library=native)) is EngineScorer
+    assert type(fastest_scorer(transformer, "int8", native)) is StepsAlone
+    assert type(fastest_scorer(recurrent, library=native)) is ModelScorer
+    assert type(fastest_scorer(build_model(small, 9, 9).double().eval(), library=native)) is ModelScorer
+    with pytest.raises(ConfigError, match="Rnn"):
+        fastest_scorer(recurrent, "int8", native)
+
+
+def test_the_engine_needs_its_network_no_more_than_its_weights() -> None:
+    """What the native code reads in place lives as long as the engine."""
+    small = TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=8)
+    with torch.inference_mode():
+        scorers = [fastest_scorer(build_model(small, 9, 9, seed).eval(), library=native_library()) for seed in range(9)]
+        for seed, scorer in enumerate(scorers):
+            own = ModelScorer(build_model(small, 9, 9, seed).eval())
+            source_BS, lengths_B = torch.tensor([[3, 4, 1]]), torch.tensor([3])
+            token_R = torch.tensor([9])
+            mine = scorer.step(token_R, scorer.start(scorer.encode(source_BS, lengths_B)))[0]
+            theirs = own.step(token_R, own.start(own.encode(source_BS, lengths_B)))[0]
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
