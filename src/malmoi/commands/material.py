@@ -285,7 +285,7 @@ def check_tokenizers(folder: RunFolder, tokenizers: Tokenizers, names: Sequence[
         store = folder.data / "train" / name
         if read_manifest(store).tokenizers != whole:
             raise CheckpointError(
-                f"{folder.tokenizer}: is not what {store} was tokenised with; put it back, or delete both and start anew"
+                f"{folder.tokenizer}: is not what {store} was tokenised with; put it back, or start anew"
             )
 
 

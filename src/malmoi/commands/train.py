@@ -151,7 +151,7 @@ def resolve(
             return config, material, None
     else:
         config = given.config(ORDINARY_FACTS)
-        store = maybe_store(config)
+    store = maybe_store(config)
     check_machine(config)
     if not config.data:
         raise ConfigError("there is nothing to train on: name files with pairs, as in `malmoi train a.en a.de`")
