@@ -29,6 +29,7 @@ ORDER = (
     "engine",
     "wishes",
     "translate",
+    "bulk",
     "evaluation",
     "explain",
     "report",

@@ -32,7 +32,7 @@ DecodingSettings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A decoding setting, as in length_alpha=0.6.")
 ]
 
-# Verbs that read training data.
+# Verbs that read or translate much text.
 Valid = Annotated[
     list[str] | None,
     typer.Option(
@@ -46,5 +46,5 @@ Preset = Annotated[
     str | None, typer.Option("--preset", metavar="NAME", help="Named settings, as paper-base, tiny or seq2seq.")
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", metavar="N", min=0, help="Processes that read text; 0 takes one per core.")
+    int, typer.Option("--workers", metavar="N", min=0, help="Processes that share the work; 0 takes one per core.")
 ]

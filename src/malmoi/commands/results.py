@@ -12,14 +12,24 @@ from typing import Any, cast
 
 def write_line(text: str, *, flush: bool = False) -> None:
     """One line of results; `flush` hands it over at once."""
-    sys.stdout.write(text + "\n")
+    write_text(text + "\n", flush=flush)
+
+
+def write_text(text: str, *, flush: bool = False) -> None:
+    """Whole lines of results, each with its LF."""
+    sys.stdout.write(text)
     if flush:
         sys.stdout.flush()
 
 
 def write_json(value: Mapping[str, Any], *, flush: bool = False) -> None:
     """One JSON object on one line."""
-    write_line(json.dumps(finite(value), ensure_ascii=False, allow_nan=False), flush=flush)
+    write_line(json_text(value), flush=flush)
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """A JSON object without a line break."""
+    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: Any) -> Any:

@@ -5,19 +5,23 @@ one JSON object per line with the keys line, text, score, finished, tokens, toke
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from malmoi.commands.results import write_json, write_line
-from malmoi.config import Device
+from malmoi.commands.results import json_text, write_text
+from malmoi.config import DecodingConfig, Device
 from malmoi.errors import ConfigError, DataError
 from malmoi.log import get_logger
 from malmoi.settings import parse_overrides
 from malmoi.text.lines import read_lines
 from malmoi.translate import WINDOW_LINES, Translation, Translator, maybe_too_few
 from malmoi.wishes import check_counts
+
+Writer = Callable[[int, Translation], str]
+"""The lines of output, each with its LF, for the translation of a line with its number."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ def run_translate(request: TranslateRequest) -> int:
     check_counts(request.file, {"prefixes": request.prefix, "phrases": request.constraints})
     options = decoding_options(request.settings, request.beam, request.n_best)
     translator = Translator.load(request.model, device=cast(Device, request.device), threads=request.threads)
-    options = widen_beam(options, translator)
+    options = widen_beam(options, translator.decoding)
+    write = writer(request)
     answer_at_once = request.unbuffered or (request.file == "-" and sys.stdin.isatty())
     flush = answer_at_once or sys.stdout.isatty()
     translations = translator.translate_lines(
@@ -57,24 +62,36 @@ def run_translate(request: TranslateRequest) -> int:
     num_failed = 0
     for number, translation in enumerate(translations, start=1):
         num_failed += translation.error is not None
-        if request.as_json:
-            write_json(as_object(number, translation), flush=flush)
-        elif request.n_best is not None:
-            write_list(number, translation, request.n_best, flush=flush)
-        else:
-            write_line(translation.text, flush=flush)
+        write_text(write(number, translation), flush=flush)
     return 1 if num_failed else 0
 
 
-def write_list(number: int, translation: Translation, num_wanted: int, *, flush: bool) -> None:
+def writer(request: TranslateRequest) -> Writer:
+    """How the output of a line is written; other processes find it by its name."""
+    if request.as_json:
+        return as_json_line
+    return as_line if request.n_best is None else partial(as_list, num_wanted=request.n_best)
+
+
+def as_line(number: int, translation: Translation) -> str:
+    """The text of a translation."""
+    del number
+    return f"{translation.text}\n"
+
+
+def as_json_line(number: int, translation: Translation) -> str:
+    """A translation as one JSON object."""
+    return f"{json_text(as_object(number, translation))}\n"
+
+
+def as_list(number: int, translation: Translation, num_wanted: int) -> str:
     """The n-best list of one line, best first; a list that is shorter than was asked for is told beside it."""
     found = (translation, *translation.alternatives)
-    for one in found:
-        write_line(f"{number}\t{'' if one.score is None else f'{one.score:.6f}'}\t{one.text}", flush=flush)
     maybe_note = maybe_too_few(len(found), num_wanted)
     # A blank line, or one that was refused, has one output whatever was asked for.
     if maybe_note is not None and translation.score is not None:
         get_logger().warning("line %d: %s", number, maybe_note)
+    return "".join(f"{number}\t{'' if one.score is None else f'{one.score:.6f}'}\t{one.text}\n" for one in found)
 
 
 def check_readable(path: str | Path | None) -> None:
@@ -100,10 +117,10 @@ def decoding_options(settings: Sequence[str], beam: int | None, n_best: int | No
     return options
 
 
-def widen_beam(options: Mapping[str, Any], translator: Translator) -> Mapping[str, Any]:
+def widen_beam(options: Mapping[str, Any], decoding: DecodingConfig) -> Mapping[str, Any]:
     """An n-best list longer than the model's own beam takes a wider one, unless a width was asked for."""
     n_best = options.get("n_best", 1)
-    if "beam_size" in options or not isinstance(n_best, int) or n_best <= translator.decoding.beam_size:
+    if "beam_size" in options or not isinstance(n_best, int) or n_best <= decoding.beam_size:
         return options
     return {**options, "beam_size": n_best}
 
