@@ -5,7 +5,7 @@ In: embedded tokens and states. Out: states at every place, and last states.
 A layer's state is one tensor with C slots: the hidden state h, and for an LSTM the memory cell c after it.
 
 Letters: B batch, S source places, T target places, X input size, H state size, C slots, L layers, A annotation size,
-G gates times H, R live rows, K rows per sentence.
+G gates times H, R live rows, K rows per sentence, P packed rows of all places.
 """
 
 from typing import assert_never
@@ -18,6 +18,7 @@ from malmoi.config import Cell, RnnConfig
 from malmoi.models.attention import Mask, StackedLinear
 from malmoi.models.blocks import RecurrentLinear
 from malmoi.models.dropout import Dropout, RandomBits
+from malmoi.models.loops import may_run, run_rows
 
 
 def build_layer(cell: Cell, size_in: int, size: int, bidirectional: bool = False) -> nn.GRU | nn.LSTM:
@@ -33,12 +34,51 @@ def build_layer(cell: Cell, size_in: int, size: int, bidirectional: bool = False
 
 def run_layer(layer: nn.GRU | nn.LSTM, inputs_BTX: Tensor, state_BCH: Tensor) -> tuple[Tensor, Tensor]:
     """States h at every place, `(B, T, H)`, and the state after the last one, `(B, C, H)`."""
+    if may_run(inputs_BTX):
+        batch, length, _ = inputs_BTX.shape
+        rows_PX, first_CBH = inputs_BTX.transpose(0, 1).flatten(0, 1), state_BCH.transpose(0, 1)
+        states_PH, last_CBH = run_direction(layer, rows_PX, first_CBH, [batch] * length, back=False)
+        return states_PH.view(length, batch, -1).transpose(0, 1), last_CBH.transpose(0, 1)
     slots = [slot_BH[None].contiguous() for slot_BH in state_BCH.unbind(1)]
     if isinstance(layer, nn.LSTM):
         states_BTH, after = layer(inputs_BTX, (slots[0], slots[1]))
         return states_BTH, torch.cat(after).transpose(0, 1)
     states_BTH, after_1BH = layer(inputs_BTX, slots[0])
     return states_BTH, after_1BH.transpose(0, 1)
+
+
+def run_direction(
+    layer: nn.GRU | nn.LSTM, rows_PX: Tensor, first_CBH: Tensor, sizes: list[int], *, back: bool
+) -> tuple[Tensor, Tensor]:
+    """One direction of a layer by `loops.run_rows`: the input's product at all places first."""
+    names = ("weight_ih_l0", "bias_ih_l0", "weight_hh_l0", "bias_hh_l0")
+    weight_ih, bias_ih, weight_hh, bias_hh = (getattr(layer, name + "_reverse" * back) for name in names)
+    cell: Cell = "lstm" if isinstance(layer, nn.LSTM) else "gru"
+    from_input_PG = nn.functional.linear(rows_PX, weight_ih, bias_ih)
+    return run_rows(cell, from_input_PG, weight_hh, bias_hh, first_CBH, sizes, back=back)
+
+
+def read_layer(layer: nn.GRU | nn.LSTM, states: Tensor | PackedSequence) -> tuple[Tensor | PackedSequence, Tensor]:
+    """A layer from zeros over sequences, in both directions where it has them: what it says, in the form of what came
+    in, and its last states `(B, C, A)`, directions side by side."""
+    data = states.data if isinstance(states, PackedSequence) else states
+    if not may_run(data):
+        said, after = layer(states)
+        slots = after if isinstance(after, tuple) else (after,)
+        return said, torch.stack([slot.transpose(0, 1).flatten(1) for slot in slots], dim=1)
+    if isinstance(states, PackedSequence):
+        sizes: list[int] = states.batch_sizes.tolist()
+    else:
+        data, sizes = states.transpose(0, 1).flatten(0, 1), [states.size(0)] * states.size(1)
+    first_CBH = data.new_zeros(2 if isinstance(layer, nn.LSTM) else 1, sizes[0], layer.hidden_size)
+    ways = (False, True) if layer.bidirectional else (False,)
+    runs = [run_direction(layer, data, first_CBH, sizes, back=back) for back in ways]
+    rows_PA = torch.cat([states_PH for states_PH, _ in runs], dim=1)
+    last_BCA = torch.cat([last_CBH for _, last_CBH in runs], dim=2).transpose(0, 1)
+    if isinstance(states, PackedSequence):
+        packed = PackedSequence(rows_PA, states.batch_sizes, states.sorted_indices, states.unsorted_indices)
+        return packed, last_BCA if states.unsorted_indices is None else last_BCA[states.unsorted_indices]
+    return rows_PA.view(states.size(1), states.size(0), -1).transpose(0, 1), last_BCA
 
 
 def run_stack(
@@ -78,9 +118,9 @@ class RecurrentEncoder(nn.Module):
             states = pack_padded_sequence(embedded_BSX, lengths, batch_first=True, enforce_sorted=False)
         last: list[Tensor] = []
         for index, layer in enumerate(self.layers):
-            states, after = layer(self.drop(states) if index else states)
-            slots = after if isinstance(after, tuple) else (after,)
-            last.append(torch.stack([slot.transpose(0, 1).flatten(1) for slot in slots], dim=1))
+            assert isinstance(layer, nn.GRU | nn.LSTM)
+            states, last_BCA = read_layer(layer, self.drop(states) if index else states)
+            last.append(last_BCA)
         last_BLCA = torch.stack(last, dim=1)
         if isinstance(states, PackedSequence):
             states, _ = pad_packed_sequence(states, batch_first=True, total_length=embedded_BSX.size(1))

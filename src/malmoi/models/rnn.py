@@ -34,6 +34,7 @@ from malmoi.models.interface import (
     check_target,
     check_tokens,
 )
+from malmoi.models.loops import may_run, run_attentive
 from malmoi.models.recurrent import (
     AttentiveCell,
     RecurrentEncoder,
@@ -199,7 +200,34 @@ class AdditiveDecoder(RecurrentDecoder):
 
     def forward(self, embedded_BTX: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor | None]:
         # Only what depends on the state before is inside the loop.
-        from_token_TBG = self.cell.token(embedded_BTX).transpose(0, 1)
+        from_token_TBG = self.cell.token(embedded_BTX.transpose(0, 1))
+        run = self.run_by_hand if may_run(from_token_TBG) else self.run_plainly
+        states_TBH, contexts_TBA, weights_TBS = run(from_token_TBG, memory)
+        states_BTH = states_TBH.transpose(0, 1)
+        if self.stack:
+            above_BLCH = memory.first_BLCH[:, 1:]
+            states_BTH, _ = run_stack(self.stack, self.dropout(states_BTH), above_BLCH, self.dropout)
+        hidden_BTD = self.read_out(states_BTH, embedded_BTX, contexts_TBA.transpose(0, 1))
+        return hidden_BTD, weights_TBS.transpose(0, 1)
+
+    def run_by_hand(self, from_token_TBG: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor, Tensor]:
+        """States `(T, B, H)`, contexts `(T, B, A)` and weights `(T, B, S)`, with a gradient that is written by hand."""
+        added, kept = memory.mask.added, memory.mask.kept
+        return run_attentive(
+            self.cell.cell,
+            from_token_TBG,
+            memory.first_BLCH[:, 0].transpose(0, 1),
+            memory.keys_BSA,
+            memory.values_BSA,
+            *self.cell.joined_state(),
+            self.cell.context.weight,
+            self.cell.energy.weight[0],
+            None if added is None else added[:, 0, 0],
+            None if kept is None else kept[:, 0, 0],
+        )
+
+    def run_plainly(self, from_token_TBG: Tensor, memory: RnnMemory) -> tuple[Tensor, Tensor, Tensor]:
+        """The same as the formulas read."""
         joined = self.cell.joined_state()
         state_BCH = memory.first_BLCH[:, 0]
         states: list[Tensor] = []
@@ -216,12 +244,7 @@ class AdditiveDecoder(RecurrentDecoder):
             states.append(state_BCH[:, 0])
             contexts.append(context_BA)
             weights.append(weights_B1S[:, 0])
-        states_BTH = torch.stack(states, dim=1)
-        if self.stack:
-            above_BLCH = memory.first_BLCH[:, 1:]
-            states_BTH, _ = run_stack(self.stack, self.dropout(states_BTH), above_BLCH, self.dropout)
-        hidden_BTD = self.read_out(states_BTH, embedded_BTX, torch.stack(contexts, dim=1))
-        return hidden_BTD, torch.stack(weights, dim=1)
+        return torch.stack(states), torch.stack(contexts), torch.stack(weights)
 
     def step(self, embedded_RX: Tensor, states_RLCH: Tensor, memory: RnnMemory, layout: RowLayout) -> StepResult:
         query_RA, from_state_RG = self.split(nn.functional.linear(states_RLCH[:, 0, 0], *self.cell.joined_state()))
