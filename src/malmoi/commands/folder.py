@@ -70,8 +70,11 @@ class RunFolder:
         return build_config(read_toml(self.config), str(self.config)) if self.config.exists() else None
 
 
-def claim_folder(path: Path, option: str = "--out") -> RunFolder:
-    """Make the folder, unless it is somebody else's, cannot be written or has no room."""
+def claim_folder(path: Path, option: str = "--out", mark: str = "config.toml") -> RunFolder:
+    """Make the folder, unless it is somebody else's, cannot be written or has no room.
+
+    `mark` is the file by which a folder of the kind that is wanted is known.
+    """
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -80,7 +83,7 @@ def claim_folder(path: Path, option: str = "--out") -> RunFolder:
         raise ConfigError(f"{option} {path}: this is a file; give the name of a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        maybe_stranger = find_stranger(path)
+        maybe_stranger = find_stranger(path, mark)
         if maybe_stranger is not None:
             raise ConfigError(
                 f"{option} {path}: holds other files ({maybe_stranger}, ...) and no complete run; "
@@ -96,9 +99,9 @@ def claim_folder(path: Path, option: str = "--out") -> RunFolder:
     return RunFolder(path)
 
 
-def find_stranger(path: Path) -> str | None:
+def find_stranger(path: Path, own: str = "config.toml") -> str | None:
     """A file by which a folder is seen not to be malmoi's, so that nobody's own `model` or `data` is overwritten."""
-    if (path / "config.toml").is_file() and any((path / mark).is_file() for mark in MARKS):
+    if (path / own).is_file() and any((path / mark).is_file() for mark in MARKS):
         return None
     inside = sorted(one.name for one in path.iterdir())
     is_early = LOCK in inside

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from malmoi.commands.verbs.average import average
+from malmoi.commands.verbs.compare import compare
 from malmoi.commands.verbs.demo import demo
 from malmoi.commands.verbs.doctor import doctor
 from malmoi.commands.verbs.evaluate import evaluate
@@ -22,7 +23,7 @@ from malmoi.commands.verbs.score import score
 from malmoi.commands.verbs.train import train
 from malmoi.commands.verbs.translate import translate
 
-VERBS = (demo, train, prepare, translate, score, evaluate, explain, average, export, info, doctor)
+VERBS = (demo, train, prepare, translate, score, evaluate, explain, compare, average, export, info, doctor)
 """In the order in which help lists them."""
 
 

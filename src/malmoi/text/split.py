@@ -35,11 +35,16 @@ class Split:
 
     def rest(self) -> Corpus:
         """What is trained on."""
-        return replace(self.corpus, pairs=self.read_rest, part=f"not held out, share {self.share!r} seed {self.seed}")
+        return replace(self.corpus, pairs=self.read_rest, part=self.name("not held out"))
 
     def held(self) -> Corpus:
         """What is held out."""
-        return replace(self.corpus, pairs=self.read_held, part=f"held out, share {self.share!r} seed {self.seed}")
+        return replace(self.corpus, pairs=self.read_held, part=self.name("held out"))
+
+    def name(self, part: str) -> str:
+        """A part, beside what set the corpus apart before."""
+        words = f"{part}, share {self.share!r} seed {self.seed}"
+        return f"{self.corpus.part}; {words}" if self.corpus.part else words
 
     def is_held_out(self, pair: Pair) -> bool:
         # Cleaning drops a pair without a source and tells of it: once, among those that are trained on.

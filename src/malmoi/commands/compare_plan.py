@@ -1,0 +1,188 @@
+"""What `malmoi compare` is asked for, checked before any work starts.
+
+In: words and options of the command line, or what an earlier start wrote down. Out: a `Plan`; `ConfigError` for systems
+that could not be compared: on other text, with another budget, or with settings that a comparison chooses by itself.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from malmoi.commands.plan import ORDINARY_FACTS, anchored, plain, split_words
+from malmoi.commands.systems import SYSTEMS, Plan, Rule, System, run_config
+from malmoi.config import RunConfig
+from malmoi.errors import CheckpointError, ConfigError
+from malmoi.presets import LIMIT_KEYS, table_of
+from malmoi.settings import Settings, merge, parse_overrides, read_toml
+from malmoi.text.corpus import sources_from_words
+
+PLAN = "compare.json"
+LANGUAGES = ("en", "ko")
+MOST_SEEDS = 20
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What the command line asked for."""
+
+    words: tuple[str, ...]
+    out: Path
+    valid: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    configs: tuple[Path, ...] = ()
+    rule: str | None = None
+    num_seeds: int | None = None
+    language: str = "en"
+    workers: int = 0
+
+
+def read_request(request: CompareRequest) -> Plan | None:
+    """The plan that the command line asks for, checked; None where it names no data and so goes on with a folder's."""
+    if request.language not in LANGUAGES:
+        raise ConfigError(f"--language {request.language}: the page is written in {' and '.join(LANGUAGES)}")
+    words, overrides = split_words(request.words)
+    if words:
+        return read_plan(request)
+    place = request.out / PLAN
+    if not place.is_file():
+        raise ConfigError("there is nothing to compare on: name files with pairs, as in `malmoi compare a.en a.de`")
+    stored = read_stored(place)
+    if request.valid or request.test or request.configs:
+        raise ConfigError(f"{request.out} goes on with its own data and systems: leave --valid, --test, --system out")
+    if not overrides and request.rule is None and request.num_seeds is None:
+        return None
+    return equalise(stored, overrides, request.rule, request.num_seeds)
+
+
+def read_stored(place: Path) -> Plan:
+    """What an earlier start wrote down."""
+    try:
+        return Plan.from_json(cast(dict[str, Any], json.loads(place.read_bytes())["plan"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{place}: damaged ({error}); give another --out") from None
+
+
+def read_plan(request: CompareRequest) -> Plan:
+    """Everything that the user said; `ConfigError` for what cannot work."""
+    data_words, overrides = split_words(request.words)
+    plan = Plan(
+        read_systems(request.configs),
+        checked_rule(request.rule or "tokens"),
+        checked_seeds(1 if request.num_seeds is None else request.num_seeds),
+        parse_overrides(overrides),
+        corpora(data_words, "DATA"),
+        corpora(request.valid, "--valid"),
+        corpora(request.test, "--test"),
+    )
+    check_plan(plan)
+    return plan
+
+
+def equalise(stored: Plan, overrides: Sequence[str], rule: str | None, num_seeds: int | None) -> Plan:
+    """A stored plan with what a later start says otherwise, checked as a new one is."""
+    plan = replace(
+        stored,
+        settings=merge(stored.settings, parse_overrides(overrides)),
+        rule=checked_rule(rule or stored.rule),
+        num_seeds=checked_seeds(stored.num_seeds if num_seeds is None else num_seeds),
+    )
+    check_plan(plan)
+    return plan
+
+
+def checked_rule(rule: str) -> Rule:
+    if rule not in get_args(Rule):
+        raise ConfigError(f"--equal {rule}: there are {', '.join(get_args(Rule))}")
+    return cast(Rule, rule)
+
+
+def checked_seeds(num_seeds: int) -> int:
+    if not 1 <= num_seeds <= MOST_SEEDS:
+        raise ConfigError(f"--seeds {num_seeds}: from 1 to {MOST_SEEDS}")
+    return num_seeds
+
+
+def corpora(words: Sequence[str], where: str) -> tuple[Settings, ...]:
+    """Corpora by absolute paths, as settings."""
+    return tuple(plain(anchored(source)) for source in sources_from_words(words, where)) if words else ()
+
+
+def read_systems(configs: Sequence[Path]) -> tuple[System, ...]:
+    """The three systems, or one for each config file, by the file's name."""
+    if not configs:
+        return tuple(System(name, {"model": dict(model)}) for name, model in SYSTEMS.items())
+    systems = tuple(System(path.stem, read_toml(path)) for path in configs)
+    names = [system.name for system in systems]
+    if len(systems) < 2:
+        raise ConfigError(f"--system {configs[0]}: one system alone is no comparison; give --system for each of them")
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"--system: two files are called {name}, by which systems are told apart: rename one")
+    for system in systems:
+        found = [key for key in ("data", "valid") if key in system.settings]
+        if found:
+            raise ConfigError(f"--system {system.name}: holds {found[0]}; name the data on the command line, for all")
+    return systems
+
+
+def check_plan(plan: Plan) -> None:
+    """All that can be told without looking at the data."""
+    check_words(plan, own={system.name for system in plan.systems} != SYSTEMS.keys())
+    check_agreement(plan, [run_config(plan, system, ORDINARY_FACTS, plan.seeds[0]) for system in plan.systems])
+
+
+def check_words(plan: Plan, *, own: bool) -> None:
+    """`key=value` words that a comparison cannot follow; `own`: the systems are the user's."""
+    training, model = table_of(plan.settings, "training"), table_of(plan.settings, "model")
+    for key in ("data", "valid"):
+        if key in plan.settings:
+            raise ConfigError(f"{key}: name files, not settings")
+    if "patience" in training:
+        raise ConfigError("training.patience would end one system before the others: all have the same budget")
+    for key in ("architecture", *(() if own else ("attention",))):
+        if key in model:
+            raise ConfigError(f"model.{key} is what tells the systems apart; give --system for each system instead")
+    if plan.rule == "parameters":
+        if own:
+            raise ConfigError(
+                "--equal parameters chooses sizes, which --system files say themselves: take tokens or time"
+            )
+        if "hidden" in model:
+            raise ConfigError("--equal parameters chooses model.hidden by itself")
+
+
+def check_agreement(plan: Plan, configs: Sequence[RunConfig]) -> None:
+    """What must agree between systems: text, and when they end."""
+    first = configs[0]
+    for system, config in zip(plan.systems, configs, strict=True):
+        for table in ("text", "cleaning"):
+            if getattr(config, table) != getattr(first, table):
+                raise ConfigError(
+                    f"{system.name} and {plan.systems[0].name} differ in [{table}]: systems on other text cannot be "
+                    "compared; say it on the command line, for all"
+                )
+        training = config.training
+        has_clock = training.max_minutes is not None
+        if plan.rule == "time":
+            others = sorted(LIMIT_KEYS - {"max_minutes"} & {key for key, value in plain(training).items() if value})
+            if not has_clock:
+                raise ConfigError("--equal time: say how long each system trains, as in training.max_minutes=30")
+            if others:
+                raise ConfigError(f"--equal time: training.{others[0]} could end a system before its time")
+        elif has_clock:
+            raise ConfigError(f"--equal {plan.rule}: training.max_minutes would stop slow systems; take --equal time")
+        elif budget_of(config) != budget_of(first):
+            raise ConfigError(
+                f"{system.name} and {plan.systems[0].name} differ in when they end: give both "
+                "training.max_target_tokens, on the command line"
+            )
+
+
+def budget_of(config: RunConfig) -> tuple[Any, ...]:
+    """When a run ends. Updates and epochs mean the same where batches are of the same size only."""
+    training = config.training
+    by_updates = training.max_steps is not None or training.max_epochs is not None
+    size = training.batch_tokens if by_updates else None
+    return training.max_steps, training.max_epochs, training.max_target_tokens, size
