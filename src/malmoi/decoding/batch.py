@@ -28,6 +28,7 @@ from malmoi.decoding.scoring import Scoring
 from malmoi.models.interface import DecoderState
 
 Flags = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 
 class SearchBatch:
@@ -50,12 +51,7 @@ class SearchBatch:
             if config.method == "sample"
             else BeamChooser(self.width, scorer.end_id, config.diverse_groups, config.diversity)
         )
-        self.takes_best = (
-            isinstance(scorer, BestScorer)
-            and isinstance(self.chooser, BeamChooser)
-            and config.diverse_groups == 1
-            and 2 * self.width <= scorer.most_candidates
-        )
+        self.maybe_best = maybe_best_scorer(scorer, config, self.width)
         self.device = choosing_device(scorer.device)
         self.first_rules = make_rules(config, forbidden_ids, scorer.end_id, self.device)
         self.running: Running | None = None
@@ -124,30 +120,39 @@ class SearchBatch:
         if running.record:
             attention_RS = None if state.attention_RS is None else spread(state.attention_RS, live, 0.0)
             seen = running.record.add(attention_RS, running.num_tokens_R)
-        ends = np.full_like(choice.ids_BK, scorer.end_id)
-        own_rows = np.broadcast_to(np.arange(self.width), ends.shape)
-        totals = live.totals_BK + choice.end_log_probs_BK
-        self.collect(choice.ended_BK, Continuations(own_rows, ends, choice.end_log_probs_BK, totals), seen)
-        self.collect(choice.cut_BK, Continuations(own_rows, None, choice.log_probs_BK, live.totals_BK), running.record)
-        exhausted_B = live.num_tokens_B + 1 >= (np.inf if scorer.max_steps is None else scorer.max_steps)
-        if exhausted_B.any():
+        if np.count_nonzero(choice.ended_BK):
+            ends_BK = np.full_like(choice.ids_BK, scorer.end_id)
+            totals_BK = live.totals_BK + choice.end_log_probs_BK
+            endings = Continuations(self.own_rows(live), ends_BK, choice.end_log_probs_BK, totals_BK)
+            self.collect(choice.ended_BK, endings, seen)
+        if np.count_nonzero(choice.cut_BK):
+            as_they_are = Continuations(self.own_rows(live), None, choice.log_probs_BK, live.totals_BK)
+            self.collect(choice.cut_BK, as_they_are, running.record)
+        is_going_on_B = np.ones(len(live.sentences), dtype=np.bool_)
+        if scorer.max_steps is not None:
+            exhausted_B = live.num_tokens_B + 1 >= scorer.max_steps
+            is_going_on_B = ~exhausted_B
             going_on = Continuations(choice.rows_BK, choice.ids_BK, choice.log_probs_BK, choice.totals_BK)
             self.collect((choice.totals_BK > -np.inf) & exhausted_B[:, None], going_on, seen)
-        open_B = self.find_open(choice) & ~exhausted_B
-        done = [live.sentences[number] for number in np.flatnonzero(~open_B).tolist()]
-        kept = np.flatnonzero(open_B)
+        open_B = self.find_open(choice) & is_going_on_B
+        done = [live.sentences[number] for number in (~open_B).nonzero()[0].tolist()]
+        kept = open_B.nonzero()[0]
         self.running = running.advance(choice, kept, state, seen) if kept.size else None
         return {sentence.number: sentence.pool.outputs() for sentence in done}
+
+    def own_rows(self, live: Live) -> Integers:
+        """Each row by its own number."""
+        return np.tile(np.arange(self.width), (len(live.sentences), 1))
 
     def choose(self, running: Running) -> tuple[Choice, DecoderState]:
         """Ask the scorer, for candidates alone where it can choose them and nothing needs to see more."""
         live, chooser = running.live, self.chooser
         at_limit_B = live.num_tokens_B >= live.most_B
-        maybe_bans = self.maybe_bans(running)
-        if maybe_bans is not None and isinstance(chooser, BeamChooser) and isinstance(self.scorer, BestScorer):
+        maybe_bans = None if running.constraints.active else Bans.of(running.rules)
+        if self.maybe_best is not None and maybe_bans is not None and isinstance(chooser, BeamChooser):
             no_end_R = maybe_bans.no_end_R
             no_end_A = None if no_end_R is None else no_end_R[live.alive]
-            best, state = self.scorer.step_best(
+            best, state = self.maybe_best.step_best(
                 running.token_A, running.state, 2 * self.width, maybe_bans.ids, no_end_A
             )
             return chooser.choose_best(best, live, at_limit_B), state
@@ -156,12 +161,6 @@ class SearchBatch:
         for rule in (*running.rules, running.constraints):
             rule.apply(log_probs_RV)
         return chooser.choose(log_probs_RV, live, at_limit_B, running.constraints), state
-
-    def maybe_bans(self, running: Running) -> Bans | None:
-        """What is forbidden in this step, None where candidates alone would not do."""
-        if not self.takes_best or running.constraints.active:
-            return None
-        return Bans.of(running.rules)
 
     def collect(self, taken_BK: Flags, continuations: Continuations, record: AttentionRecord | None) -> None:
         """Put outputs aside: the marked continuations, if they are good enough for the pools of their sentences."""
@@ -194,12 +193,22 @@ class SearchBatch:
         """Which sentences have a live row that can still better what they have, or fill what they lack."""
         assert self.running is not None
         live = self.running.live
+        best = choice.totals_BK.max(axis=1)
+        open_B = best > -np.inf
+        thresholds = [sentence.pool.threshold for sentence in live.sentences]
+        if max(thresholds) == -np.inf:
+            return open_B
         most = live.most_B + 1
         if self.scorer.max_steps is not None:
             most = np.minimum(most, self.scorer.max_steps)
-        best = choice.totals_BK.max(axis=1)
-        thresholds = np.array([sentence.pool.threshold for sentence in live.sentences])
-        return (best > -np.inf) & (self.scoring.bound(best, live.num_tokens_B + 1, most) > thresholds)
+        return open_B & (self.scoring.bound(best, live.num_tokens_B + 1, most) > thresholds)
+
+
+def maybe_best_scorer(scorer: Scorer, config: DecodingConfig, width: int) -> BestScorer | None:
+    """The scorer, if it can choose as many candidates as this search needs; each batch asks once, as asking is slow."""
+    if config.method == "beam" and config.diverse_groups == 1 and isinstance(scorer, BestScorer):
+        return scorer if 2 * width <= scorer.most_candidates else None
+    return None
 
 
 def spread(values_AX: Tensor, live: Live, fill: float) -> Tensor:

@@ -58,7 +58,7 @@ class BeamChooser:
         """The same for one group and without constraints, from 2 K candidates of each row that is alive."""
         alive = live.alive
         choice = pick(merge_best(best, alive, live.totals_BK, 2 * self.width), self.width, self.end_id)
-        if at_limit_B.any():
+        if np.count_nonzero(at_limit_B):
             ends = find_ends(best, live, alive, np.flatnonzero(at_limit_B), self.end_id)
             choice = end_at_limit(choice, ends, live, at_limit_B, self.width)
         return close(choice, live, at_limit_B)
@@ -100,11 +100,25 @@ def pick(candidates: Candidates, width: int, end_id: int) -> Choice:
     alive_BC = candidates.totals_BC > -np.inf
     ends_BC = alive_BC & (candidates.ids_BC == end_id)
     goes_on_BC = alive_BC & ~ends_BC
-    place_BC = np.cumsum(goes_on_BC, axis=1)
+    place_BC = goes_on_BC.cumsum(axis=1)
     ends_BC &= place_BC < width
     if width == 1:
         goes_on_BC &= ~ends_BC.any(axis=1, keepdims=True)
     lives_BC = goes_on_BC & (place_BC <= width)
+    ended_BK, end_log_probs_BK = mark_ends(candidates, ends_BC, width)
+    chosen = lives_BC.ravel().nonzero()[0]
+    if len(chosen) == num_sentences * width:
+        # All places are filled, as in nearly every step: no more than `width` of each sentence live, so each has that.
+        shape = (num_sentences, width)
+        return Choice(
+            candidates.rows_BC.ravel()[chosen].reshape(shape),
+            candidates.ids_BC.ravel()[chosen].reshape(shape),
+            candidates.log_probs_BC.ravel()[chosen].reshape(shape),
+            candidates.totals_BC.ravel()[chosen].reshape(shape),
+            ended_BK,
+            end_log_probs_BK,
+            cut_BK=np.zeros(shape, dtype=np.bool_),
+        )
     order_BK = np.argsort(~lives_BC, axis=1, kind="stable")[:, :width]
     if num_candidates < width:
         # A beam wider than what there is to choose from has places left over.
@@ -112,12 +126,6 @@ def pick(candidates: Candidates, width: int, end_id: int) -> Choice:
         filled_BK = np.take_along_axis(lives_BC, order_BK, 1) & (np.arange(width) < num_candidates)
     else:
         filled_BK = np.take_along_axis(lives_BC, order_BK, 1)
-    ended_BK = np.zeros((num_sentences, width), dtype=np.bool_)
-    end_log_probs_BK = np.full((num_sentences, width), -np.inf)
-    sentences, places = np.nonzero(ends_BC)
-    rows = candidates.rows_BC[sentences, places]
-    ended_BK[sentences, rows] = True
-    end_log_probs_BK[sentences, rows] = candidates.log_probs_BC[sentences, places]
     return Choice(
         rows_BK=np.where(filled_BK, np.take_along_axis(candidates.rows_BC, order_BK, 1), 0),
         ids_BK=np.where(filled_BK, np.take_along_axis(candidates.ids_BC, order_BK, 1), end_id),
@@ -129,10 +137,22 @@ def pick(candidates: Candidates, width: int, end_id: int) -> Choice:
     )
 
 
+def mark_ends(candidates: Candidates, ends_BC: Flags, width: int) -> tuple[Flags, Floats]:
+    """Which rows end, and the log-probabilities of their end symbols."""
+    ended_BK = np.zeros((len(ends_BC), width), dtype=np.bool_)
+    end_log_probs_BK = np.full((len(ends_BC), width), -np.inf)
+    if np.count_nonzero(ends_BC):
+        sentences, places = ends_BC.nonzero()
+        rows = candidates.rows_BC[sentences, places]
+        ended_BK[sentences, rows] = True
+        end_log_probs_BK[sentences, rows] = candidates.log_probs_BC[sentences, places]
+    return ended_BK, end_log_probs_BK
+
+
 def close(choice: Choice, live: Live, at_limit_B: Flags) -> Choice:
     """Rows are cut where their sentence is at its limit or has nothing to go on with."""
     closing_B = at_limit_B | ~(choice.totals_BK > -np.inf).any(1)
-    if not closing_B.any():
+    if not np.count_nonzero(closing_B):
         return choice
     return replace(choice, cut_BK=(live.totals_BK > -np.inf) & ~choice.ended_BK & closing_B[:, None])
 

@@ -73,7 +73,7 @@ def merge_best(best: Best, alive: NDArray[np.int64], totals_BK: NDArray[np.float
         ids_RC = np.zeros((num_sentences * width, count), dtype=np.int64)
         log_probs_RC[alive], ids_RC[alive] = best.log_probs_RC, best.ids_RC
     log_probs_BX = log_probs_RC.reshape(num_sentences, -1)
-    sums_BX = log_probs_BX + np.repeat(totals_BK, count, axis=1)
+    sums_BX = log_probs_BX + totals_BK.repeat(count, axis=1)
     # Candidates of a sentence stand in the order of rows and ids, so that ties keep it.
     places_BC = (-sums_BX).argsort(axis=1, kind="stable")[:, :num_candidates]
     flat_BC = places_BC + (np.arange(num_sentences) * (width * count))[:, None]

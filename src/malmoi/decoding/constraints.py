@@ -175,6 +175,8 @@ class Constraints:
 
     def select(self, rows: Integers) -> Self:
         if not self.active:
+            if len(rows) == len(self.states_R):
+                return self
             return replace(self, automata_R=(None,) * len(rows), states_R=(PhraseAutomaton.START,) * len(rows))
         numbers: list[int] = rows.tolist()
         automata = tuple(self.automata_R[row] for row in numbers)

@@ -8,6 +8,7 @@ Letters: B sentences, K rows of a sentence, R = B x K rows, T tokens.
 
 from bisect import insort_right
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -105,10 +106,10 @@ class Live:
             np.empty((num_sentences, width, 0)),
         )
 
-    @property
+    @cached_property
     def alive(self) -> Integers:
         """Numbers of the rows that hold a hypothesis, among all R."""
-        return np.flatnonzero(self.totals_BK > -np.inf)
+        return (self.totals_BK > -np.inf).ravel().nonzero()[0]
 
     def said(self, sentence: int, row: int) -> tuple[Ids, tuple[float, ...]]:
         """Ids and log-probabilities of a row so far."""
@@ -119,8 +120,13 @@ class Live:
 
     def advance(self, choice: "Choice", kept: Integers) -> Self:
         """The chosen continuations of the sentences with the numbers `kept`."""
-        places = (kept[:, None], choice.rows_BK[kept])
-        num_tokens = self.num_tokens_B[kept]
+        rows_BK, ids_BK, log_probs_BK, totals_BK = choice.rows_BK, choice.ids_BK, choice.log_probs_BK, choice.totals_BK
+        sentences, num_tokens, most_B = self.sentences, self.num_tokens_B, self.most_B
+        if len(kept) < len(sentences):
+            rows_BK, ids_BK, log_probs_BK, totals_BK = rows_BK[kept], ids_BK[kept], log_probs_BK[kept], totals_BK[kept]
+            sentences = tuple(self.sentences[number] for number in kept.tolist())
+            num_tokens, most_B = num_tokens[kept], most_B[kept]
+        places = (kept[:, None], rows_BK)
         room = int(num_tokens.max(initial=0)) + 1 - self.ids_BKT.shape[2]
         ids_BKT, log_probs_BKT = self.ids_BKT[places], self.log_probs_BKT[places]
         if room > 0:
@@ -128,17 +134,10 @@ class Live:
             room = max(room, 16)
             ids_BKT = np.pad(ids_BKT, ((0, 0), (0, 0), (0, room)))
             log_probs_BKT = np.pad(log_probs_BKT, ((0, 0), (0, 0), (0, room)))
-        ids_BKT[np.arange(len(kept)), :, num_tokens] = choice.ids_BK[kept]
-        log_probs_BKT[np.arange(len(kept)), :, num_tokens] = choice.log_probs_BK[kept]
-        return replace(
-            self,
-            sentences=tuple(self.sentences[number] for number in kept.tolist()),
-            num_tokens_B=num_tokens + 1,
-            most_B=self.most_B[kept],
-            totals_BK=choice.totals_BK[kept],
-            ids_BKT=ids_BKT,
-            log_probs_BKT=log_probs_BKT,
-        )
+        numbers = np.arange(len(kept))
+        ids_BKT[numbers, :, num_tokens] = ids_BK
+        log_probs_BKT[numbers, :, num_tokens] = log_probs_BK
+        return type(self)(sentences, num_tokens + 1, most_B, totals_BK, ids_BKT, log_probs_BKT)
 
     def append(self, other: Self) -> Self:
         """These sentences, then those of another one."""

@@ -116,10 +116,10 @@ class MinimumLength:
             log_probs_RV[torch.from_numpy(rows).to(log_probs_RV.device), self.end_id] = -torch.inf
 
     def select(self, rows: Integers) -> Self:
-        return replace(self, missing_R=self.missing_R[rows])
+        return type(self)(self.config, self.end_id, self.missing_R[rows])
 
     def advance(self, ids: Integers) -> Self:
-        return replace(self, missing_R=self.missing_R - 1)
+        return type(self)(self.config, self.end_id, self.missing_R - 1)
 
     def append(self, other: Self) -> Self:
         return replace(self, missing_R=np.concatenate([self.missing_R, other.missing_R]))
@@ -158,7 +158,7 @@ class ForcedPrefix:
 
     def advance(self, ids: Integers) -> Self:
         if not self.prefix_RP.size:
-            return replace(self, prefix_RP=self.prefix_RP[: len(ids)])
+            return self if len(ids) == len(self.prefix_RP) else replace(self, prefix_RP=self.prefix_RP[: len(ids)])
         rest = self.prefix_RP[:, 1:]
         return replace(self, prefix_RP=rest if (rest != NOTHING).any() else rest[:, :0])
 
@@ -253,4 +253,4 @@ class Bans:
                     pass
                 case _:
                     return None
-        return cls(ids, no_end_R if no_end_R is not None and no_end_R.any() else None)
+        return cls(ids, no_end_R if no_end_R is not None and np.count_nonzero(no_end_R) else None)

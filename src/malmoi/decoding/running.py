@@ -67,21 +67,23 @@ class Running:
     def advance(self, choice: Choice, kept: Integers, state: DecoderState, record: AttentionRecord | None) -> Self:
         """The chosen continuations of the sentences with the numbers `kept`; `state` and `record` after the step."""
         width = choice.rows_BK.shape[1]
+        live = self.live.advance(choice, kept)
         rows = (kept[:, None] * width + choice.rows_BK[kept]).reshape(-1)
         ids = choice.ids_BK[kept].reshape(-1)
-        alive = np.flatnonzero(choice.totals_BK[kept] > -np.inf)
-        # Where the rows that live on stood among those that the scorer knows.
-        state_rows = np.searchsorted(self.live.alive, rows[alive])
         device = self.token_A.device
+        # Where the rows that live on stood among those that the scorer knows.
+        state_rows = rows if len(live.alive) == len(rows) else rows[live.alive]
+        if len(self.live.alive) < self.live.totals_BK.size:
+            state_rows = self.live.alive.searchsorted(state_rows)
         # Greedy search and samples stay in their rows as long as none ends.
-        if len(alive) != state.num_rows or (state_rows != np.arange(len(alive))).any():
+        if len(state_rows) != state.num_rows or np.count_nonzero(state_rows != np.arange(len(state_rows))):
             state = state.select(torch.from_numpy(state_rows).to(device))
         if record and (len(rows) != width * len(self.live.sentences) or (rows != np.arange(len(rows))).any()):
             record = record.select(rows)
         return type(self)(
-            live=self.live.advance(choice, kept),
+            live=live,
             state=state,
-            token_A=torch.from_numpy(ids[alive]).to(device),
+            token_A=torch.from_numpy(ids[live.alive]).to(device),
             rules=[rule.select(rows).advance(ids) for rule in self.rules],
             constraints=self.constraints.select(rows).advance(ids),
             record=record,

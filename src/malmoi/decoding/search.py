@@ -85,7 +85,8 @@ class Queue:
         # A thread of its own does not know what mode the caller is in.
         with torch.inference_mode():
             while not self.is_closed.is_set():
-                batch.add(self.take(batch))
+                if self.waiting:
+                    batch.add(self.take(batch))
                 if not batch.num_sentences:
                     break
                 answers.update(batch.step())

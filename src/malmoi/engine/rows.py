@@ -8,9 +8,10 @@ Letters: B sentences, R rows, T tokens so far, S source places.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
-from typing import Any, Self
+from typing import Self
 from weakref import WeakSet
 
 import numpy as np
@@ -36,7 +37,8 @@ class SlotPool:
         self.slot_size = slot_size
         self.shift = max((CHUNK_FLOATS // slot_size).bit_length() - 1, 4)
         self.chunks: list[Floats] = []
-        self.pointers = np.empty(0, dtype=np.uintp)
+        # Where the chunks lie, and where this array lies itself.
+        self.pointers = (np.empty(0, dtype=np.uintp), 0)
         self.free = np.empty(0, dtype=np.int32)
         self.states: WeakSet[RowsState] = WeakSet()
         self.lock = Lock()
@@ -56,16 +58,16 @@ class SlotPool:
             table_RT = np.zeros((rows, longest + 1), dtype=np.int32)
             table_RT[:, :longest] = state.table_RT[:, :longest]
             table_RT[np.arange(rows), state.lengths_R] = slots_R
-            after = replace(state, table_RT=table_RT, lengths_R=state.lengths_R + np.int32(1), attention_RS=None)
+            lengths_R = state.lengths_R + np.int32(1)
+            after = RowsState(self, state.asked, table_RT, lengths_R, state.keep_attention)
             self.states.add(after)
         return after
 
-    def select(self, state: "RowsState", **changes: Any) -> "RowsState":
-        """A state with the same slots or some of them, known here from its beginning."""
+    def keep(self, state: "RowsState") -> "RowsState":
+        """A state made of living ones, whose slots are not given to others from now on."""
         with self.lock:
-            after = replace(state, **changes)
-            self.states.add(after)
-        return after
+            self.states.add(state)
+        return state
 
     def sweep(self, wanted: int) -> None:
         """Find the slots that no living state names; take more memory where that leaves few."""
@@ -80,7 +82,8 @@ class SlotPool:
             first = max(self.num_slots, NO_SLOT + 1)
             for _ in range(-(-(lacking + 1) // (1 << self.shift))):
                 self.chunks.append(np.empty(self.slot_size << self.shift, dtype=np.float32))
-            self.pointers = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uintp)
+            pointers = np.array([chunk.ctypes.data for chunk in self.chunks], dtype=np.uintp)
+            self.pointers = (pointers, pointers.ctypes.data)
             free = np.concatenate([free, np.arange(first, self.num_slots, dtype=np.int32)])
         self.free = free
 
@@ -103,33 +106,67 @@ class EncodedSentences(Memory):
 
 
 @dataclass(frozen=True, eq=False)
-class RowsState(DecoderState):
-    """Rows with their slots `table_RT`, of which `lengths_R` are filled, and the sentences that they ask."""
+class Asked:
+    """Which of the sentences each row asks."""
 
-    pool: SlotPool
     sentences: tuple[SentenceMemory, ...]
     sentence_R: NDArray[np.int64]
+    pointers_B: NDArray[np.uintp]
+    lengths_B: Slots
+
+    @classmethod
+    def start(cls, sentences: Sequence[SentenceMemory]) -> Self:
+        """One row per sentence."""
+        pointers_B = np.array([one.values.ctypes.data for one in sentences], dtype=np.uintp)
+        lengths_B = np.array([one.length for one in sentences], dtype=np.int32)
+        return cls(tuple(sentences), np.arange(len(sentences)), pointers_B, lengths_B)
+
+    @cached_property
+    def of_rows(self) -> tuple[NDArray[np.uintp], Slots, int, int]:
+        """Where each row's memory lies and how long it is, and where these two arrays lie themselves."""
+        pointers_R, lengths_R = self.pointers_B[self.sentence_R], self.lengths_B[self.sentence_R]
+        return pointers_R, lengths_R, pointers_R.ctypes.data, lengths_R.ctypes.data
+
+    def select(self, rows: NDArray[np.int64]) -> "Asked":
+        """The same for some rows; sentences that no row asks any more are left behind."""
+        sentence_R = self.sentence_R[rows]
+        if len(sentence_R) == len(self.sentence_R) and not np.count_nonzero(sentence_R != self.sentence_R):
+            # Most steps of a beam move rows of a sentence among themselves.
+            return self
+        is_asked_B = np.bincount(sentence_R, minlength=len(self.sentences)) > 0
+        if is_asked_B.all():
+            return Asked(self.sentences, sentence_R, self.pointers_B, self.lengths_B)
+        kept = np.flatnonzero(is_asked_B)
+        sentences = tuple(self.sentences[number] for number in kept.tolist())
+        numbers_B = np.cumsum(is_asked_B) - 1
+        return Asked(sentences, numbers_B[sentence_R], self.pointers_B[kept], self.lengths_B[kept])
+
+    def append(self, other: "Asked") -> "Asked":
+        return Asked(
+            self.sentences + other.sentences,
+            np.concatenate([self.sentence_R, other.sentence_R + len(self.sentences)]),
+            np.concatenate([self.pointers_B, other.pointers_B]),
+            np.concatenate([self.lengths_B, other.lengths_B]),
+        )
+
+
+@dataclass(eq=False)
+class RowsState(DecoderState):
+    """Rows with their slots `table_RT`, of which `lengths_R` are filled. Never changed once a step has made it."""
+
+    pool: SlotPool
+    asked: Asked
     table_RT: Slots
     lengths_R: Slots
     keep_attention: bool
-    pointers_B: NDArray[np.uintp]
-    source_lengths_B: Slots
     attention_RS: Tensor | None = None
 
     @classmethod
     def start(cls, pool: SlotPool, sentences: Sequence[SentenceMemory], keep_attention: bool) -> Self:
         """One row per sentence, nothing said yet."""
         rows = len(sentences)
-        return cls(
-            pool,
-            tuple(sentences),
-            np.arange(rows),
-            np.zeros((rows, 0), dtype=np.int32),
-            np.zeros(rows, dtype=np.int32),
-            keep_attention,
-            np.array([one.values.ctypes.data for one in sentences], dtype=np.uintp),
-            np.array([one.length for one in sentences], dtype=np.int32),
-        )
+        table_RT, lengths_R = np.zeros((rows, 0), dtype=np.int32), np.zeros(rows, dtype=np.int32)
+        return cls(pool, Asked.start(sentences), table_RT, lengths_R, keep_attention)
 
     @property
     def num_rows(self) -> int:
@@ -137,38 +174,19 @@ class RowsState(DecoderState):
 
     def select(self, rows_R: Tensor) -> "RowsState":
         rows = rows_R.numpy()
-        sentence_R, lengths_R = self.sentence_R[rows], self.lengths_R[rows]
-        changes: dict[str, Any] = {}
-        is_asked_B = np.bincount(sentence_R, minlength=len(self.sentences)) > 0
-        if not is_asked_B.all():
-            kept = np.flatnonzero(is_asked_B)
-            sentence_R = (np.cumsum(is_asked_B) - 1)[sentence_R]
-            changes = {
-                "sentences": tuple(self.sentences[number] for number in kept.tolist()),
-                "pointers_B": self.pointers_B[kept],
-                "source_lengths_B": self.source_lengths_B[kept],
-            }
-        return self.pool.select(
-            self,
-            sentence_R=sentence_R,
-            table_RT=self.table_RT[rows, : int(lengths_R.max(initial=0))],
-            lengths_R=lengths_R,
-            attention_RS=None if self.attention_RS is None else self.attention_RS[rows_R],
-            **changes,
-        )
+        lengths_R = self.lengths_R[rows]
+        table_RT = self.table_RT[rows, : int(lengths_R.max(initial=0))]
+        attention_RS = None if self.attention_RS is None else self.attention_RS[rows_R]
+        selected = RowsState(self.pool, self.asked.select(rows), table_RT, lengths_R, self.keep_attention, attention_RS)
+        return self.pool.keep(selected)
 
     def append(self, other: DecoderState) -> "RowsState":
         """Attention of the last step is left behind: `other` may not have made one."""
         assert isinstance(other, RowsState) and other.pool is self.pool, "states of one scorer alone go together"
         longest = max(self.table_RT.shape[1], other.table_RT.shape[1])
         tables = [np.pad(one.table_RT, ((0, 0), (0, longest - one.table_RT.shape[1]))) for one in (self, other)]
-        return self.pool.select(
-            self,
-            sentences=self.sentences + other.sentences,
-            sentence_R=np.concatenate([self.sentence_R, other.sentence_R + len(self.sentences)]),
-            table_RT=np.concatenate(tables),
-            lengths_R=np.concatenate([self.lengths_R, other.lengths_R]),
-            pointers_B=np.concatenate([self.pointers_B, other.pointers_B]),
-            source_lengths_B=np.concatenate([self.source_lengths_B, other.source_lengths_B]),
-            attention_RS=None,
+        lengths_R = np.concatenate([self.lengths_R, other.lengths_R])
+        joined = RowsState(
+            self.pool, self.asked.append(other.asked), np.concatenate(tables), lengths_R, self.keep_attention
         )
+        return self.pool.keep(joined)

@@ -139,8 +139,11 @@ class StepsAlone:
         """See `BestScorer`."""
         rows, count = token_R.numel(), min(num_candidates, self.vocabulary_size)
         assert count <= self.most_candidates
-        log_probs_RC, ids_RC = np.empty((rows, count)), np.empty((rows, count), dtype=np.int64)
-        end_R = np.empty(rows)
+        # One piece of memory: asking numpy where an array lies takes as long as a small array operation.
+        numbers = np.empty(rows * (2 * count + 1))
+        where, size = numbers.ctypes.data, rows * count
+        log_probs_RC, end_R = numbers[:size].reshape(rows, count), numbers[2 * size :]
+        ids_RC = numbers[size : 2 * size].view(np.int64).reshape(rows, count)
         flags = None if no_end_R is None else np.ascontiguousarray(no_end_R)
         after = self.advance(
             token_R,
@@ -149,9 +152,9 @@ class StepsAlone:
             num_forbidden=len(forbidden_ids),
             forbidden=forbidden_ids.ctypes.data,
             no_end=None if flags is None else flags.ctypes.data,
-            best_log_probs=log_probs_RC.ctypes.data,
-            best_ids=ids_RC.ctypes.data,
-            end_log_probs=end_R.ctypes.data,
+            best_log_probs=where,
+            best_ids=where + 8 * size,
+            end_log_probs=where + 16 * size,
         )
         if no_end_R is not None:
             end_R[no_end_R] = -np.inf
@@ -168,10 +171,9 @@ class StepsAlone:
         after = self.pool.extend(state)
         # Held here, since another thread may take more memory meanwhile.
         chunks = self.pool.pointers
-        pointers_R = state.pointers_B[state.sentence_R]
-        source_lengths_R = state.source_lengths_B[state.sentence_R]
+        _, _, memories, source_lengths = state.asked.of_rows
         table = self.engine.positions(after.table_RT.shape[1], of_source=False)
-        places = int(state.source_lengths_B.max(initial=1)) if state.keep_attention else 0
+        places = int(state.asked.lengths_B.max(initial=1)) if state.keep_attention else 0
         attention_RS = torch.empty(len(tokens), max(places, 1)) if state.keep_attention else None
         call = StepCall(
             rows=len(tokens),
@@ -182,16 +184,15 @@ class StepsAlone:
             tokens=tokens.ctypes.data,
             lengths=state.lengths_R.ctypes.data,
             slots=after.table_RT.ctypes.data,
-            chunks=chunks.ctypes.data,
-            memories=pointers_R.ctypes.data,
-            source_lengths=source_lengths_R.ctypes.data,
+            chunks=chunks[1],
+            memories=memories,
+            source_lengths=source_lengths,
             table=None if table is None else table.data_ptr(),
             attention=None if attention_RS is None else attention_RS.data_ptr(),
             **results,
         )
         check_memory(self.engine.library.step(self.engine.handle, ctypes.addressof(call)))
-        # A fresh object is not seen by others yet, so it may still get what the step found.
-        object.__setattr__(after, "attention_RS", attention_RS)
+        after.attention_RS = attention_RS
         return after
 
 
