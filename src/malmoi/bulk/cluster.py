@@ -50,7 +50,7 @@ class RayCrew:
         # A Ray that is started here has no need to report that it was used.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray = require_ray()
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         try:
             found = ray.cluster_resources()
             room = int(found.get("GPU", 0)) if on_gpu else int(found.get("CPU", 0)) // plan.threads

@@ -190,17 +190,20 @@ class Teller:
         self.bar, self.out, self.size = bar, out, size
         # Blocks that are left hold about so many lines; only the last one, and those of very long lines, hold fewer.
         self.num_left = min(size.num_lines, num_blocks * block_lines)
-        self.num_now = 0
+        self.num_now = self.num_first = 0
         self.began = self.told = time.monotonic()
 
     def tell(self, num_lines: int) -> None:
         """So many more lines are done."""
-        self.num_now += num_lines
         now = time.monotonic()
-        speed = self.num_now / max(now - self.began, 1e-9)
+        if not self.num_now:
+            # Workers read their models before the first block: the clock starts behind it.
+            self.num_first, self.began = num_lines, now
+        self.num_now += num_lines
+        speed = (self.num_now - self.num_first) / max(now - self.began, 1e-9)
         num_done = self.size.num_lines - self.num_left + self.num_now
         self.bar(num_done, f"{speed:,.0f} lines/s")
-        if now - self.told >= TELL_SECONDS:
+        if now - self.told >= TELL_SECONDS and speed:
             self.told = now
             minutes = max(0, self.num_left - self.num_now) / speed / 60
             get_logger().info(
