@@ -1,0 +1,84 @@
+"""What all systems translate, and with which weights.
+
+In: sizes, or a trained model with its test set. Out: sentences in files, a model folder, copies of it for CTranslate2.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VOCABULARY = 10_000
+MEAN_WORDS, SPREAD, MOST_WORDS = 14.0, 4.5, 60
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"layers": 4, "width": 128, "heads": 4, "hidden": 256},
+    "paper-base": {"layers": 6, "width": 512, "heads": 8, "hidden": 2048},
+}
+
+
+def write_sentences(path: Path, count: int, seed: int) -> None:
+    """Words of the vocabulary, drawn evenly; lengths roughly those of subwords in Multi30k."""
+    random = np.random.default_rng(seed)
+    lengths = np.clip(random.normal(MEAN_WORDS, SPREAD, count).round(), 3, MOST_WORDS).astype(int)
+    rows = (" ".join(f"w{word}" for word in random.integers(0, VOCABULARY - 2, length)) for length in lengths)
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+
+
+def make_model(folder: Path, size: str, seed: int) -> None:
+    """A Transformer of the paper's kind with start values for weights, which seldom says `</s>`."""
+    from malmoi.checkpoint import save_model
+    from malmoi.config import DecodingConfig, StoredConfig, TextConfig, TransformerConfig
+    from malmoi.models.build import build_model
+    from malmoi.text.tokenizer import Tokenizers, train_tokenizer
+
+    shape = SIZES[size]
+    config = TransformerConfig(
+        width=shape["width"],
+        heads=shape["heads"],
+        encoder_layers=shape["layers"],
+        decoder_layers=shape["layers"],
+        feed_forward=shape["hidden"],
+    )
+    words = train_tokenizer("words", (f"w{word}" for word in range(VOCABULARY - 2)), vocabulary_size=VOCABULARY)
+    assert words.size == VOCABULARY
+    text = TextConfig(tokenizer="words", vocabulary_size=VOCABULARY)
+    stored = StoredConfig(text=text, model=config, decoding=DecodingConfig())
+    network = build_model(config, VOCABULARY, VOCABULARY, seed=seed)
+    save_model(folder, stored, network, Tokenizers(words, words, shared=True), {})
+
+
+def export(model: Path, folder: Path, kind: str) -> tuple[Path, str]:
+    """A copy for CTranslate2 that `malmoi export` has proved, and what there is to say about it.
+
+    int8 of random weights may not keep its bound, which is made for trained ones: then the float32 copy is rounded when
+    it is loaded.
+    """
+    out = folder / f"ctranslate2-{kind}"
+    words = [sys.executable, "-m", "malmoi", "export", str(model), "--to", "ctranslate2", "--out", str(out)]
+    if out.exists():
+        return out, ""
+    quantization = [] if kind == "float32" else ["--quantization", kind]
+    done = subprocess.run([*words, *quantization], capture_output=True, text=True, check=False)
+    if not done.returncode:
+        return out, ""
+    if kind == "float32":
+        raise SystemExit(done.stderr)
+    return export(model, folder, "float32")[0], "rounded when loaded"
+
+
+def num_parameters(model: Path) -> int:
+    """Weights of a model folder or a run folder."""
+    from malmoi.checkpoint import find_model, load_model
+
+    return sum(one.numel() for one in load_model(find_model(model)).network.parameters())
+
+
+def bleu(outputs: Path, reference: Path) -> float:
+    """BLEU of text that is tokenised already."""
+    import sacrebleu
+
+    lines = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in (outputs, reference)]
+    score: Any = sacrebleu.corpus_bleu(lines[0], [lines[1]], tokenize="none", force=True)
+    return float(score.score)
