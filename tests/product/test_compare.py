@@ -301,6 +301,40 @@ def test_states_are_chosen_to_the_nearest_number_of_parameters(attention: str) -
         assert hidden % 2 == 0 and around[0] == min(around)
 
 
+def test_runs_that_are_there_make_the_same_report(whole: Path, data: Path, tmp_path: Path) -> None:
+    names = ("seq2seq-1", "seq2seq-attention-1", "transformer-1")
+    runs = [whole / "runs" / name for name in names]
+    test = tmp_path / "test.jsonl"
+    rows = [json.loads(line) for line in (whole / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    write(test, [json.dumps({"source": row["source"], "target": row["targets"][0]}) for row in rows])
+    before = {path: path.read_bytes() for run in runs for path in run.rglob("*") if path.is_file()}
+    out = tmp_path / "out"
+    assert compare(out, *runs, test=(str(test),)) == 0
+    found, expected = report(out), report(whole)
+    assert [system["label"] for system in found["systems"]] == list(names) and found["rule"] == "given"
+    values = [[row[0]["values"] for row in one["quality"]["scores"].values()] for one in (found, expected)]
+    assert values[0] == values[1]
+    assert found["data"]["is_equal"] and not found["data"]["is_test_held_out"]
+    assert {path: path.read_bytes() for run in runs for path in run.rglob("*") if path.is_file()} == before
+    # Going on with it tests nothing anew.
+    trials = {path.name: path.stat().st_mtime_ns for path in (out / "tests").iterdir()}
+    assert compare(out) == 0
+    assert {path.name: path.stat().st_mtime_ns for path in (out / "tests").iterdir()} == trials
+    with pytest.raises(ConfigError, match="trained already"):
+        compare(out, num_seeds=2)
+    for options, reason in (
+        ({}, "--test"),
+        ({"test": (str(test),), "rule": "time"}, "--equal: these runs are trained already"),
+        ({"test": (str(test),), "num_seeds": 2}, "--seeds: these runs"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            compare(tmp_path / "new", *runs, **options)
+    with pytest.raises(ConfigError, match="two runs are called transformer-1"):
+        compare(tmp_path / "new", runs[2], runs[2], test=(str(test),))
+    with pytest.raises(ConfigError, match="no comparison"):
+        compare(tmp_path / "new", runs[2], test=(str(test),))
+
+
 def test_a_terminal_gets_a_table(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     request = CompareRequest(words=(), out=whole)
     assert road.run_compare(request, None, as_json=False, quiet=True) == 0

@@ -16,14 +16,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from malmoi.commands.compare_plan import PLAN, CompareRequest, read_stored
-from malmoi.commands.comparison import Contestant, gather
+from malmoi.commands.comparison import Contestant, Entry, gather
 from malmoi.commands.folder import RunFolder, alone_in, claim_folder
 from malmoi.commands.plan import Given, TrainRequest, differences, plain
 from malmoi.commands.results import finite, write_json, write_line
-from malmoi.commands.shared_data import STORE, TEST, SharedData, is_ready, open_sources, share_data
+from malmoi.commands.shared_data import (
+    STORE,
+    TEST,
+    SharedData,
+    is_ready,
+    open_sources,
+    read_test,
+    share_data,
+    write_test,
+)
 from malmoi.commands.systems import Plan, System, run_config, run_settings
 from malmoi.commands.train import train
-from malmoi.commands.trials import Trial, find_trial, make_trial
+from malmoi.commands.trials import find_trial, make_trial, weights_hash
 from malmoi.config import RnnConfig
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.files import measure, write_atomically
@@ -46,23 +55,52 @@ def run_compare(request: CompareRequest, maybe_plan: Plan | None, *, as_json: bo
         stack.callback(handler.close)
         stack.callback(get_logger().removeHandler, handler)
         plan = settle(folder, maybe_plan)
-        maybe_sources = open_sources(folder, plan)
-        write_atomically(
-            folder.path / PLAN, json.dumps({"plan": plan.to_json()}, ensure_ascii=False, indent=1).encode()
-        )
-        shared = share_data(folder, plan, maybe_sources, workers=request.workers, quiet=quiet)
-        contestants: list[tuple[Contestant, Trial]] = []
-        ahead = [(system, seed) for seed in plan.seeds for system in plan.systems]
-        for number, (system, seed) in enumerate(ahead, start=1):
-            get_logger().info("%d of %d: %s, seed %d", number, len(ahead), system.label, seed)
-            status, found = train_and_test(folder, plan, shared, system, seed, quiet=quiet)
-            if found is None:
-                return status
-            contestants.append(found)
-        ordered = sorted(contestants, key=lambda one: [system.name for system in plan.systems].index(one[0].system))
-        findings = gather(folder, plan, shared.test, shared.config, ordered, out=request.out)
+        findings = of_runs(folder, plan, request) if plan.runs else of_systems(folder, plan, request, quiet=quiet)
+        if isinstance(findings, int):
+            return findings
         report(folder, findings, cast(Language, request.language), as_json=as_json, out=request.out)
     return 0
+
+
+def of_systems(folder: RunFolder, plan: Plan, request: CompareRequest, *, quiet: bool) -> Findings | int:
+    """Train and test all systems; the exit status where a signal came in between."""
+    maybe_sources = open_sources(folder, plan)
+    write_json_file(folder.path / PLAN, {"plan": plan.to_json()})
+    shared = share_data(folder, plan, maybe_sources, workers=request.workers, quiet=quiet)
+    entries: list[Entry] = []
+    ahead = [(system, seed) for seed in plan.seeds for system in plan.systems]
+    for number, (system, seed) in enumerate(ahead, start=1):
+        get_logger().info("%d of %d: %s, seed %d", number, len(ahead), system.label, seed)
+        status, found = train_and_test(folder, plan, shared, system, seed, quiet=quiet)
+        if found is None:
+            return status
+        entries.append(found)
+    order = [system.name for system in plan.systems]
+    entries.sort(key=lambda one: order.index(one[0].system))
+    return gather(plan, shared.test, entries, out=request.out)
+
+
+def of_runs(folder: RunFolder, plan: Plan, request: CompareRequest) -> Findings:
+    """Test runs that are there already."""
+    test = read_test(plan)
+    write_json_file(folder.path / PLAN, {"plan": plan.to_json()})
+    write_test(folder, test)
+    test_hash = measure(folder.path / TEST)[1]
+    entries: list[Entry] = []
+    for system, path in zip(plan.systems, plan.runs, strict=True):
+        run = RunFolder(Path(path))
+        config = run.read_config()
+        if config is None:
+            raise CheckpointError(f"{run.config}: missing; this is no run any more")
+        place = folder.path / TRIALS / f"{system.name}.json"
+        settings = {"run": path, "model": weights_hash(run)}
+        trial = find_trial(place, settings, test_hash)
+        if trial is None:
+            get_logger().info("%s: translating the test pairs", system.name)
+            place.parent.mkdir(exist_ok=True)
+            trial = make_trial(run, config, settings, test, test_hash, place)
+        entries.append((Contestant(system.name, system.label, config.training.seed, run, config), trial))
+    return gather(plan, test, entries, out=request.out)
 
 
 def settle(folder: RunFolder, maybe_plan: Plan | None) -> Plan:
@@ -94,7 +132,7 @@ def refuse_changes(folder: RunFolder, stored: Plan, plan: Plan) -> None:
 
 def train_and_test(
     folder: RunFolder, plan: Plan, shared: SharedData, system: System, seed: int, *, quiet: bool
-) -> tuple[int, tuple[Contestant, Trial] | None]:
+) -> tuple[int, Entry | None]:
     """One run, unless it is done: trained by the road of `malmoi train`, then tested. A signal gives its status."""
     name = f"{system.name}-{seed}"
     run = RunFolder(folder.path / RUNS / name)

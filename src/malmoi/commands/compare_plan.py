@@ -43,17 +43,56 @@ def read_request(request: CompareRequest) -> Plan | None:
     if request.language not in LANGUAGES:
         raise ConfigError(f"--language {request.language}: the page is written in {' and '.join(LANGUAGES)}")
     words, overrides = split_words(request.words)
+    if words and all(is_run(word) for word in words):
+        return plan_of_runs(request, words, overrides)
     if words:
         return read_plan(request)
     place = request.out / PLAN
     if not place.is_file():
         raise ConfigError("there is nothing to compare on: name files with pairs, as in `malmoi compare a.en a.de`")
     stored = read_stored(place)
+    if stored.runs and (overrides or request.rule or request.num_seeds):
+        raise ConfigError(f"{request.out} compares runs that were trained already: there is nothing to train on")
     if request.valid or request.test or request.configs:
         raise ConfigError(f"{request.out} goes on with its own data and systems: leave --valid, --test, --system out")
     if not overrides and request.rule is None and request.num_seeds is None:
         return None
     return equalise(stored, overrides, request.rule, request.num_seeds)
+
+
+def is_run(word: str) -> bool:
+    """Whether a word names a finished run, rather than data."""
+    return (Path(word) / "model").is_dir() and (Path(word) / "config.toml").is_file()
+
+
+def plan_of_runs(request: CompareRequest, words: Sequence[str], overrides: Sequence[str]) -> Plan:
+    """Runs that are there already, told apart by the names of their folders."""
+    given = {
+        "settings": overrides,
+        "--valid": request.valid,
+        "--system": request.configs,
+        "--equal": request.rule,
+        "--seeds": request.num_seeds,
+    }
+    for option, value in given.items():
+        if value:
+            raise ConfigError(f"{option}: these runs are trained already; give --test and --out alone")
+    if not request.test:
+        raise ConfigError("--test: say what pairs the runs are to be tested on")
+    names = [Path(word).absolute().name for word in words]
+    check_names(names, "two runs")
+    systems = tuple(System(name, {}) for name in names)
+    runs = tuple(str(Path(word).absolute()) for word in words)
+    return Plan(systems, "given", 1, {}, (), (), corpora(request.test, "--test"), runs)
+
+
+def check_names(names: Sequence[str], what: str) -> None:
+    """At least two systems, each with a name of its own."""
+    if len(names) < 2:
+        raise ConfigError(f"{names[0]}: one system alone is no comparison; name all that are to be compared")
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{what} are called {name}, by which systems are told apart: rename one")
 
 
 def read_stored(place: Path) -> Plan:
@@ -93,8 +132,9 @@ def equalise(stored: Plan, overrides: Sequence[str], rule: str | None, num_seeds
 
 
 def checked_rule(rule: str) -> Rule:
-    if rule not in get_args(Rule):
-        raise ConfigError(f"--equal {rule}: there are {', '.join(get_args(Rule))}")
+    rules = [one for one in get_args(Rule) if one != "given"]
+    if rule not in rules:
+        raise ConfigError(f"--equal {rule}: there are {', '.join(rules)}")
     return cast(Rule, rule)
 
 
@@ -114,12 +154,7 @@ def read_systems(configs: Sequence[Path]) -> tuple[System, ...]:
     if not configs:
         return tuple(System(name, {"model": dict(model)}) for name, model in SYSTEMS.items())
     systems = tuple(System(path.stem, read_toml(path)) for path in configs)
-    names = [system.name for system in systems]
-    if len(systems) < 2:
-        raise ConfigError(f"--system {configs[0]}: one system alone is no comparison; give --system for each of them")
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"--system: two files are called {name}, by which systems are told apart: rename one")
+    check_names([system.name for system in systems], "two files")
     for system in systems:
         found = [key for key in ("data", "valid") if key in system.settings]
         if found:

@@ -22,7 +22,7 @@ from malmoi.commands.train import reopen
 from malmoi.commands.trials import Footprint, Speed, Trial, measure_footprint, measure_speeds, picture_attention
 from malmoi.config import RnnConfig, RunConfig, TextConfig, higher_is_better
 from malmoi.device import choose_device, set_threads
-from malmoi.errors import CheckpointError
+from malmoi.errors import CheckpointError, ConfigError
 from malmoi.evaluation.evaluate import default_metrics, default_symbols, text_metrics
 from malmoi.evaluation.metrics import LABELS, MetricOptions, TextMetric
 from malmoi.evaluation.systems import Chosen, Quality, compare_systems
@@ -59,9 +59,7 @@ class Contestant:
 Entry = tuple[Contestant, Trial]
 
 
-def gather(
-    folder: RunFolder, plan: Plan, test: Validation, store_config: RunConfig, entries: Sequence[Entry], *, out: Path
-) -> Findings:
+def gather(plan: Plan, test: Validation, entries: Sequence[Entry], *, out: Path) -> Findings:
     """Measure what has to be measured still, and put everything together; `entries` are ordered by system."""
     by_system: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -70,7 +68,11 @@ def gather(
     materials = {one.run.path: material_of(one) for one, _ in entries}
     material = materials[entries[0][0].run.path]
     symbols = default_symbols(material.tokenizers)
-    metrics = text_metrics(first.training.metrics) or default_metrics(symbols)
+    if any(default_symbols(one.tokenizers) != symbols for one in materials.values()):
+        raise ConfigError("some of these systems say symbols between spaces, others text: their outputs are not alike")
+    curve = curve_metric(first)
+    # The one that checkpoints are chosen by comes first.
+    metrics = sorted(text_metrics(first.training.metrics) or default_metrics(symbols), key=lambda one: one != curve)
     quality = compare_systems(
         {name: [trial.outputs for _, trial in mine] for name, mine in by_system.items()},
         test.sources,
@@ -82,7 +84,6 @@ def gather(
     firsts = [mine[0][0] for mine in by_system.values()]
     speeds = measure_speeds([(one.run, one.config) for one in firsts], test.sources)
     footprints = [measure_footprint(one.run) for one in firsts]
-    curve = curve_metric(first)
     hashes = {path: data_hash(one) for path, one in materials.items()}
     systems = tuple(
         system_findings(mine, speed, footprint, materials[mine[0][0].run.path], hashes, curve)
@@ -104,7 +105,7 @@ def gather(
             is_test_held_out=not plan.test,
             source_vocabulary=material.tokenizers.source.size,
             target_vocabulary=material.tokenizers.target.size,
-            tokenizers=describe_text(store_config.text),
+            tokenizers=describe_text(first.text),
             is_equal=len(set(hashes.values())) == 1,
         ),
         systems=systems,
@@ -288,7 +289,8 @@ def next_commands(
     """Commands that work as they stand."""
     sign = 1 if next(iter(quality.scores.values()))[0].higher_is_better else -1
     best = max(quality.scores, key=lambda name: sign * quality.scores[name][0].mean)
-    run = out / "runs" / next(one.run.path.name for one, _ in entries if one.system == best)
+    path = next(one.run.path for one, _ in entries if one.system == best)
+    run = path if plan.runs else out / "runs" / path.name
     config = entries[0][0].config.training
     limits = {
         f"training.{key}": value
@@ -299,12 +301,16 @@ def next_commands(
         f"{key}={2 * value:g}" if isinstance(value, float) else f"{key}={2 * value}" for key, value in limits.items()
     )
     sentence = min(test.sources, key=lambda one: abs(len(one) - 40))
-    return (
+    found = [
         (f"malmoi translate {quoted(str(run))} FILE", "translate"),
         (f"malmoi explain {quoted(str(run))} {quoted(sentence)}", "explain"),
-        *(((f"malmoi compare --out {quoted(str(out))} {longer}", "again"),) if limits else ()),
-        (f"malmoi compare --out {quoted(str(out))} --seeds {plan.num_seeds + 1}", "seeds"),
-    )
+    ]
+    if plan.runs:
+        return tuple(found)
+    again = f"malmoi compare --out {quoted(str(out))}"
+    if limits:
+        found.append((f"{again} {longer}", "again"))
+    return (*found, (f"{again} --seeds {plan.num_seeds + 1}", "seeds"))
 
 
 def quoted(word: str) -> str:

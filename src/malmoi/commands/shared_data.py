@@ -7,7 +7,7 @@ source, so that no source stands on two sides.
 
 from dataclasses import dataclass, replace
 
-from malmoi.commands.evaluate import TestSet, read_test_set
+from malmoi.commands.evaluate import read_test_set
 from malmoi.commands.folder import RunFolder, alone_in, claim_folder
 from malmoi.commands.material import (
     READY,
@@ -53,7 +53,7 @@ class Sources:
     """Open corpora, and the test pairs where they were given."""
 
     corpora: Corpora
-    maybe_test: TestSet | None
+    maybe_test: Validation | None
 
 
 def open_sources(folder: RunFolder, plan: Plan) -> Sources | None:
@@ -61,7 +61,18 @@ def open_sources(folder: RunFolder, plan: Plan) -> Sources | None:
     if is_ready(folder):
         return None
     corpora = open_corpora(sources_of(plan.data), sources_of(plan.valid))
-    return Sources(corpora, read_test_set(sources_of(plan.test)) if plan.test else None)
+    return Sources(corpora, read_test(plan) if plan.test else None)
+
+
+def read_test(plan: Plan) -> Validation:
+    """The pairs of `--test`, each with all its right answers."""
+    test = read_test_set(sources_of(plan.test))
+    return Validation(test.sources, test.references)
+
+
+def write_test(folder: RunFolder, test: Validation) -> None:
+    """Keep the pairs with the comparison, whatever becomes of the files that they came from."""
+    write_validation(folder.path / TEST, zip(test.sources, test.references.answers, strict=True))
 
 
 def is_ready(folder: RunFolder) -> bool:
@@ -97,8 +108,7 @@ def make_store(
     given = Given(merge(run_settings(plan, plan.leader, found.facts, seed), data), "the settings of all systems")
     config = given.config(found.facts)
     if sources.maybe_test is not None:
-        rows = zip(sources.maybe_test.sources, sources.maybe_test.references.answers, strict=True)
-        write_validation(folder.path / TEST, rows)
+        write_test(folder, sources.maybe_test)
     else:
         corpora, found = hold_out_test(folder, config, corpora, found)
         share = 0.0 if corpora.valid else share_to_hold_out(found, config)

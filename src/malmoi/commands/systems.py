@@ -17,9 +17,10 @@ from malmoi.data.prepare import Facts
 from malmoi.presets import automatic_settings, settings_for, table_of
 from malmoi.settings import Settings, build_config, merge
 
-Rule = Literal["tokens", "time", "parameters"]
+Rule = Literal["tokens", "time", "parameters", "given"]
 """`tokens`: the same number of target tokens, which the same updates on the same batches are; `time`: the same wall
-clock; `parameters`: as `tokens`, and recurrent states as large as make the number of parameters nearly equal."""
+clock; `parameters`: as `tokens`, and recurrent states as large as make the number of parameters nearly equal; `given`:
+runs that are there already."""
 
 SYSTEMS: dict[str, Settings] = {
     "seq2seq": {"architecture": "rnn", "attention": "none"},
@@ -49,7 +50,10 @@ class System:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared; `settings` are the user's, for all systems, `data`, `valid` and `test` are corpora."""
+    """What is compared; `settings` are the user's, for all systems, `data`, `valid` and `test` are corpora.
+
+    `runs` are run folders that are there already, one for each system; then there are no settings and no data.
+    """
 
     systems: tuple[System, ...]
     rule: Rule
@@ -58,6 +62,7 @@ class Plan:
     data: tuple[Settings, ...]
     valid: tuple[Settings, ...]
     test: tuple[Settings, ...]
+    runs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,7 +72,9 @@ class Plan:
         """Raises `KeyError` or `TypeError` for what is no plan."""
         systems = tuple(System(one["name"], one["settings"]) for one in stored["systems"])
         corpora = {key: tuple(stored[key]) for key in ("data", "valid", "test")}
-        return cls(systems, stored["rule"], stored["num_seeds"], stored["settings"], **corpora)
+        return cls(
+            systems, stored["rule"], stored["num_seeds"], stored["settings"], **corpora, runs=tuple(stored["runs"])
+        )
 
     @property
     def seeds(self) -> list[int]:

@@ -45,6 +45,7 @@ def compare(
     """Train three systems alike on your data and show which does what better.
 
     Seq2Seq, Seq2Seq with attention and the Transformer, on the same pairs and batches: one HTML report.
+    Finished runs in place of DATA, with --test, are compared as they are.
     """
     configure_logging(quiet=quiet, verbose=verbose)
     from malmoi.commands.compare_plan import CompareRequest, read_request
