@@ -42,7 +42,7 @@ from malmoi.config import ModelConfig, RnnConfig, TrainingConfig, TransformerCon
 from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq
-from malmoi.report.charts import Line, Ticks, key, line_chart
+from malmoi.report.charts import WIDE, Line, Ticks, key, line_chart
 from malmoi.report.comparison import read_part
 from malmoi.report.curves import number_label
 from malmoi.report.markup import table
@@ -324,7 +324,7 @@ def section(claim: Claim) -> str:
         for style, (name, found) in enumerate(claim.values.items())
     ]
     identity = f"chart-{claim.name}"
-    chart = line_chart(lines, Ticks(ticks, low, high), identity=identity, x_label=escape(claim.x_label), width=700)
+    chart = line_chart(lines, Ticks(ticks, low, high), identity=identity, x_label=escape(claim.x_label), width=WIDE)
     names = [f'<span class="system">{key(style)} {escape(name)}</span>' for style, name in enumerate(claim.values)]
     rows = [
         [number_label(place), *("–" if found[at] is None else f"{found[at]:,.3g}" for found in claim.values.values())]

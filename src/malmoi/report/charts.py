@@ -14,7 +14,7 @@ from unicodedata import east_asian_width
 from malmoi.report.curves import axis, number_label
 from malmoi.report.findings import AttentionPicture
 
-WIDTH, WIDE, HEIGHT = 380, 700, 260
+WIDTH, WIDE, HEIGHT = 380, 460, 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 14, 46
 NUM_STYLES = 6
 CELL, LABEL_ROOM, LETTER, WIDE_LETTER = 22, 100.0, 7.4, 13.0
