@@ -221,7 +221,8 @@ def take_part(contest: Contest, workspace: Path, options: argparse.Namespace) ->
     row.peak_bytes = max(row.peak_bytes, told["peak_bytes"])
     row.num_wrong, row.versions = told["num_wrong"], told["versions"]
     if contest.task.outputs:
-        row.bleu = bleu(Path(contest.task.outputs), options.reference)
+        num_lines = options.sentences if options.quick else None
+        row.bleu = bleu(Path(contest.task.outputs), options.reference, num_lines)
     row.single.append(take_turn(contest.entry, contest.single, workspace, options)["single"])
     say(f"{contest.entry.name}, beam {row.beam}: {cell.tokens_per_second:,.0f} tokens/s")
 

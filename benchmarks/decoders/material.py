@@ -75,10 +75,10 @@ def num_parameters(model: Path) -> int:
     return sum(one.numel() for one in load_model(find_model(model)).network.parameters())
 
 
-def bleu(outputs: Path, reference: Path) -> float:
-    """BLEU of text that is tokenised already."""
+def bleu(outputs: Path, reference: Path, num_lines: int | None = None) -> float:
+    """BLEU of text that is tokenised already, against so many lines of the reference."""
     import sacrebleu
 
     lines = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in (outputs, reference)]
-    score: Any = sacrebleu.corpus_bleu(lines[0], [lines[1]], tokenize="none", force=True)
+    score: Any = sacrebleu.corpus_bleu(lines[0], [lines[1][:num_lines]], tokenize="none", force=True)
     return float(score.score)
