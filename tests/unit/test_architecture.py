@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from malmoi.engine.library import source_files
+
 SOURCE = Path(__file__).parents[2] / "src" / "malmoi"
 FILES = sorted(SOURCE.rglob("*.py"))
 NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
@@ -126,6 +128,12 @@ def test_no_import_goes_round_in_a_circle() -> None:
 def test_files_and_functions_are_short(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").split("\n")) - 1 <= LONGEST_FILE
     assert not [(name, lines) for name, lines in functions(path) if lines > LONGEST_FUNCTION]
+
+
+def test_native_files_are_short() -> None:
+    native = [path for path in SOURCE.rglob("*") if path.suffix in {".cpp", ".h"}]
+    assert {path.name for path in native} == {path.name for path in source_files()}
+    assert not [path.name for path in native if len(path.read_text(encoding="utf-8").split("\n")) - 1 > LONGEST_FILE]
 
 
 def test_most_functions_are_shorter() -> None:

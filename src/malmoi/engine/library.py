@@ -24,7 +24,7 @@ BUILD_SECONDS = 600
 
 
 class Shape(ctypes.Structure):
-    """`malmoi::Shape` of engine.cpp."""
+    """`malmoi::Shape` of layers.h."""
 
     _fields_ = [
         (name, ctypes.c_int64)
@@ -46,7 +46,7 @@ class Shape(ctypes.Structure):
 
 
 class EncodeCall(ctypes.Structure):
-    """`malmoi::EncodeCall` of engine.cpp."""
+    """`malmoi::EncodeCall` of layers.h."""
 
     _fields_ = [
         ("sentences", ctypes.c_int64),
@@ -55,7 +55,7 @@ class EncodeCall(ctypes.Structure):
 
 
 class StepCall(ctypes.Structure):
-    """`malmoi::StepCall` of engine.cpp."""
+    """`malmoi::StepCall` of layers.h."""
 
     _fields_ = [
         *(
@@ -105,7 +105,7 @@ class Library:
 
 def source_files() -> list[Path]:
     """The source, the file to compile first."""
-    return [SOURCE_FOLDER / "engine.cpp", SOURCE_FOLDER / "products.h"]
+    return [SOURCE_FOLDER / name for name in ("engine.cpp", "layers.h", "products.h")]
 
 
 def cache_folder() -> Path:
