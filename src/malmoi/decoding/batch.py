@@ -148,7 +148,9 @@ class SearchBatch:
         """Ask the scorer, for candidates alone where it can choose them and nothing needs to see more."""
         live, chooser = running.live, self.chooser
         at_limit_B = live.num_tokens_B >= live.most_B
-        maybe_bans = None if running.constraints.active else Bans.of(running.rules)
+        maybe_bans = None
+        if self.maybe_best is not None and not running.constraints.active:
+            maybe_bans = Bans.of(running.rules)
         if self.maybe_best is not None and maybe_bans is not None and isinstance(chooser, BeamChooser):
             no_end_R = maybe_bans.no_end_R
             no_end_A = None if no_end_R is None else no_end_R[live.alive]

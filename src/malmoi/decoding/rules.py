@@ -246,7 +246,7 @@ class Bans:
         for rule in rules:
             match rule:
                 case ForbiddenIds():
-                    ids = rule.ids.numpy()
+                    ids = rule.ids.cpu().numpy()
                 case MinimumLength():
                     no_end_R = rule.missing_R > 0
                 case ForcedPrefix() if not rule.prefix_RP.size:
