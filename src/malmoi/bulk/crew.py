@@ -5,11 +5,13 @@ lost leaves its seat to a new one.
 """
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from threading import Thread
 from typing import Protocol
 
 from malmoi.bulk.work import Event, Lost, Plan, Refusal, Worker
@@ -103,6 +105,7 @@ def serve(plan: Plan, connection: Connection) -> None:
     """A worker's process: one event for each block, until the other side is gone."""
     # Ctrl-C reaches all processes of a terminal; whoever leads the job sees to the end of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
     worker = Worker(plan)
     event: Event = worker.open()
     while send(connection, event) and not isinstance(event, Refusal):
@@ -110,6 +113,18 @@ def serve(plan: Plan, connection: Connection) -> None:
         if maybe_block is None:
             return
         event = worker.answer(maybe_block)
+
+
+def end_with_parent() -> None:
+    """Let this process end at once when the one that started it is gone: nobody takes the block that it works on."""
+    maybe_parent = multiprocessing.parent_process()
+    assert maybe_parent is not None, "a worker was started by somebody"
+
+    def watch() -> None:
+        maybe_parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def send(connection: Connection, event: Event) -> bool:
