@@ -99,6 +99,9 @@ def check_request(request: TranslateRequest, bulk: BulkRequest) -> None:
             "--out needs the name of a file to translate: standard input cannot be read again after a stop; save it "
             "first, or leave --out away and write > FILE"
         )
+    for path in map(Path, filter(None, (request.file, request.prefix, request.constraints))):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{path}: cannot be read again after a stop, as --out needs it; save it to a file first")
     if request.unbuffered:
         raise ConfigError("--unbuffered answers line by line, --out block by block: leave one of them away")
     if bulk.maybe_cluster not in (None, *CLUSTERS):
@@ -112,6 +115,8 @@ def make_plan(
 ) -> tuple[Plan, Callable[[dict[str, dict[str, int | str]]], Identity]]:
     """What workers are told, and what the job is once its files are known."""
     model = find_model(request.model).resolve()
+    if bulk.out.resolve().is_relative_to(model):
+        raise ConfigError(f"--out {bulk.out}: in the folder of the model it would make it another model")
     stored = load_config(model).decoding
     options = widen_beam(decoding_options(request.settings, request.beam, request.n_best), stored)
     resolved = validate(DecodingConfig, {**stored.model_dump(), **options}, "the decoding options").model_dump()
