@@ -40,8 +40,13 @@ class System:
     settings: Settings
 
     @property
+    def is_ours(self) -> bool:
+        """Whether this is one of the three; a user's file or run may be called like one of them."""
+        return self.name in SYSTEMS and self.settings == {"model": SYSTEMS[self.name]}
+
+    @property
     def label(self) -> str:
-        return LABELS.get(self.name, self.name)
+        return LABELS[self.name] if self.is_ours else self.name
 
     @property
     def architecture(self) -> str:
@@ -101,7 +106,7 @@ def run_settings(plan: Plan, system: System, facts: Facts, seed: int, maybe_hidd
     common = {**plan.settings}
     common["model"] = {key: value for key, value in table_of(common, "model").items() if is_for(plan, system, key)}
     given = merge(system.settings, common)
-    if system.name in SYSTEMS and system.architecture == "rnn":
+    if system.is_ours and system.architecture == "rnn":
         automatic = automatic_settings(facts)["model"]
         width = given["model"].get("width", automatic["width"])
         size = {"width": width, "dropout": automatic["dropout"]}

@@ -125,3 +125,16 @@ def test_configs_are_told_apart_by_their_names(tmp_path: Path) -> None:
 def test_target_tokens_may_be_equal_where_batches_are_not(tmp_path: Path) -> None:
     configs = (write(tmp_path / "a.toml", "[training]\nbatch_tokens = 128\n"), write(tmp_path / "b.toml", ""))
     assert plan("training.max_target_tokens=9000", configs=configs).rule == "tokens"
+
+
+def test_a_file_that_is_called_like_one_of_the_three_is_a_users(tmp_path: Path) -> None:
+    """Sizes, label and what may be set do not depend on the name of a file."""
+    text = '[model]\narchitecture = "rnn"\n[training]\nmax_steps = 7\n'
+    names = ("transformer", "seq2seq", "seq2seq-attention", "mine")
+    configs = [write(tmp_path / f"{name}.toml", text) for name in names]
+    found = plan("model.attention=dot", configs=tuple(configs))
+    assert [system.label for system in found.systems] == list(names)
+    models = [run_config(found, system, ORDINARY_FACTS, 1).model for system in found.systems]
+    assert all(model == models[-1] for model in models)
+    with pytest.raises(ConfigError, match="chooses sizes"):
+        plan(configs=tuple(configs[:3]), rule="parameters")
