@@ -117,10 +117,16 @@ class Page:
             files=escape(", ".join(data.description)),
         )
         return (
-            f"<p>{self.say('intro', names=names)} {self.say('rule-' + self.findings.rule)} "
+            f"<p>{self.say('intro-given' if self.findings.rule == 'given' else 'intro', names=names)} {self.rule()} "
             f'<a href="#equal">{self.say("see-equal")}</a></p>\n<p class="soft">{facts}</p>\n'
             f'<ul class="verdicts">{rows}</ul>\n<p class="soft">{self.say("seeds-" + self.many())}</p>'
         )
+
+    def rule(self) -> str:
+        """What was held equal; batches may differ between systems of the user's own."""
+        sizes = {system.settings.get("training.batch_tokens") for system in self.findings.systems}
+        is_alone = self.findings.rule == "tokens" and len(sizes) > 1
+        return self.say("rule-" + self.findings.rule + ("-alone" if is_alone else ""))
 
     def many(self) -> str:
         return "many" if max(len(system.runs) for system in self.findings.systems) > 1 else "one"
@@ -330,7 +336,7 @@ class Page:
                     ]
                 )
         return (
-            f"<p>{self.say('rule-' + rule)} {self.say('equal-' + ('given' if rule == 'given' else 'text'))}</p>"
+            f"<p>{self.rule()} {self.say('equal-' + ('given' if rule == 'given' else 'text'))}</p>"
             + table(head, rows)
             + f"<h3>{self.say('settings')}</h3>"
             + self.settings()

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any
@@ -100,6 +101,18 @@ def test_hostile_texts_stay_texts() -> None:
     text = unescape(re.sub(r"<[^>]+>", "", page))
     for one in HOSTILE:
         assert one in text
+
+
+def test_the_page_claims_no_more_than_was_held_equal() -> None:
+    findings = make_findings()
+    same = "the same batches in the same order"
+    assert same in comparison_page(findings)
+    first, *others = findings.systems
+    other = replace(first, settings={**first.settings, "training.batch_tokens": "7"})
+    page = comparison_page(replace(findings, systems=(other, *others)))
+    assert same not in page and "batches of different sizes" in page
+    given = comparison_page(replace(findings, rule="given"))
+    assert "malmoi trained" not in given and "were trained before" in given
 
 
 def test_the_page_asks_for_nothing() -> None:
