@@ -134,12 +134,12 @@ class JobFolder:
             told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if told["format"] != FORMAT:
                 raise ValueError(f"format is {told['format']!r}, not {FORMAT!r}")
-            size, other, maker = Size(told["num_lines"], told["num_blocks"]), told["job"], told["malmoi"]
-        except (ValueError, KeyError, TypeError, OSError) as error:
+            size, maker = Size(int(told["num_lines"]), int(told["num_blocks"])), told["malmoi"]
+            differences = list(describe_differences(told["job"], identity.as_json()))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError) as error:
             raise DataError(
                 f"{path}: is not the description of a job ({error}); remove {self.path} to begin anew"
             ) from error
-        differences = list(describe_differences(other, identity.as_json()))
         if differences:
             raise ConfigError(
                 f"{self.path}: a job was begun here that is not this one ({'; '.join(differences)}): run it as it was "
@@ -153,7 +153,7 @@ class JobFolder:
 
     def begin(self, identity: Identity, size: Size) -> None:
         """Write down what the job is; blocks without a job are nobody's."""
-        for path in self.finished():
+        for path in self.path.glob("[0-9]*.*"):
             path.unlink()
         told = {
             "format": FORMAT,

@@ -107,7 +107,17 @@ def test_what_is_no_job_is_not_touched(tmp_path: Path) -> None:
     assert (folder.path / "diary").exists()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "malmoi bulk job 2"}'])
+HEAD = '{"format": "malmoi bulk job 1", "malmoi": "1", "num_blocks": 3, '
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", "[" * 100_000, '{"format": "malmoi bulk job 2"}'),
+        *(HEAD + rest for rest in ('"num_lines": 5, "job": {}}', '"num_lines": 5, "job": 1}', '"num_lines": "x"}')),
+        HEAD + '"num_lines": 5, "job": {"files": []}}',
+    ],
+)
 def test_a_damaged_description_is_told(tmp_path: Path, content: str) -> None:
     folder = begin(tmp_path, 1)
     (folder.path / "job.json").write_text(content, encoding="utf-8")
@@ -163,6 +173,18 @@ def test_faults_are_told_once_their_block_is_done(tmp_path: Path) -> None:
         folder.keep(3, block("\n4\n", folder.out, "line 3: 70 tokens,\nbut"))
         (folder.path / "000000000005.faults").write_bytes(b'"line 5: cut off by a kill"\n')
         assert folder.faults() == ["line 3: 70 tokens,\nbut"]
+
+
+def test_a_new_job_takes_nothing_over(tmp_path: Path) -> None:
+    """Neither blocks nor messages of a job whose end was cut short after its description was gone."""
+    folder = begin(tmp_path, 1)
+    (folder.path / "000000000001.faults").write_text('"line 1: no"\n', encoding="utf-8")
+    (folder.path / "job.json").unlink()
+    folder = begin(tmp_path)
+    assert not folder.is_done(1)
+    with folder.held():
+        folder.keep(1, block("1\n", folder.out))
+    assert folder.faults() == []
 
 
 def test_a_full_disk_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
