@@ -80,16 +80,20 @@ class Queue:
         return requests
 
     def work(self, batch: SearchBatch) -> dict[int, list[Hypothesis]]:
-        """Search until nothing waits."""
+        """Search until nothing waits; after a fault the others stop with their present step."""
         answers: dict[int, list[Hypothesis]] = {}
-        # A thread of its own does not know what mode the caller is in.
-        with torch.inference_mode():
-            while not self.is_closed.is_set():
-                if self.waiting:
-                    batch.add(self.take(batch))
-                if not batch.num_sentences:
-                    break
-                answers.update(batch.step())
+        try:
+            # A thread of its own does not know what mode the caller is in.
+            with torch.inference_mode():
+                while not self.is_closed.is_set():
+                    if self.waiting:
+                        batch.add(self.take(batch))
+                    if not batch.num_sentences:
+                        break
+                    answers.update(batch.step())
+        except BaseException:
+            self.is_closed.set()
+            raise
         return answers
 
 
