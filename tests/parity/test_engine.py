@@ -15,10 +15,11 @@ from torch import Tensor
 
 from engine_library import native_library
 from malmoi.config import DecodingConfig, Precision, TransformerConfig
+from malmoi.decoding.batch import SearchBatch
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Ids, Request, Scorer
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
-from malmoi.decoding.search import search
+from malmoi.decoding.search import Queue, search
 from malmoi.engine.choose import fastest_scorer
 from malmoi.engine.scorer import EngineScorer, StepsAlone
 from malmoi.errors import CheckpointError
@@ -316,12 +317,50 @@ def test_workers_find_what_one_finds(workers: int) -> None:
     assert search(scorer, requests, config, (0,), places=range(5, 25), workers=workers) == expected
 
 
-def test_a_fault_of_one_worker_is_told() -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_fault_of_one_worker_is_told(precision: Precision) -> None:
+    """Where a number of one sentence grows beyond all bounds, no network in fp32 would translate it."""
     model = build_model(CONFIGS["transformer-gelu"], NUM_IDS, num_targets("transformer-gelu"), seed=3).eval()
     with torch.no_grad():
         # Id 5 stands in one source alone.
-        model.source_embedding.weight[5] = float("nan")
-    scorer = fastest_scorer(model, library=native_library())
+        model.source_embedding.weight[5] = 3e38
+    scorer = fastest_scorer(model, precision, native_library())
+    assert isinstance(scorer, StepsAlone)
     requests = [Request((3, END)), Request((5, END)), *[Request((4, 3, END))] * 6]
     with pytest.raises(CheckpointError, match="weights are damaged"):
         search(scorer, requests, options(), workers=3)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@torch.inference_mode()
+def test_what_is_no_number_passes_a_relu(precision: Precision) -> None:
+    """Infinity times nothing is no number, also in the middle of a layer."""
+    model = build_model(small_transformer(encoder_layers=1, decoder_layers=1), NUM_IDS, NUM_IDS, seed=3).eval()
+    layer = model.decoder.layers[0]  # pyright: ignore[reportIndexIssue, reportUnknownVariableType, reportAttributeAccessIssue]
+    with torch.no_grad():
+        layer.cross_residual.norm.weight.fill_(3e38)  # pyright: ignore[reportUnknownMemberType]
+        layer.feed_forward.inner.weight.fill_(3e38)  # pyright: ignore[reportUnknownMemberType]
+        layer.feed_forward.inner.bias.fill_(-3e38)  # pyright: ignore[reportUnknownMemberType]
+    source, start = draw_sources([3]), torch.tensor([NUM_IDS])
+    own, mine = ModelScorer(model), fastest_scorer(model, precision, native_library())
+    for scorer in (own, mine):
+        log_probs_RV, _ = scorer.step(start, scorer.start(scorer.encode(*source)))
+        assert log_probs_RV.isnan().all()
+
+
+def test_tiny_weights_are_packed() -> None:
+    """The least numbers that there are grow by no share of themselves."""
+    model = build_model(small_transformer(encoder_layers=1, decoder_layers=1), NUM_IDS, NUM_IDS, seed=3).eval()
+    with torch.no_grad():
+        model.decoder.layers[0].feed_forward.inner.weight.fill_(48 * 2.0**-149)  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue, reportUnknownMemberType]
+    scorer = fastest_scorer(model, "int8", native_library())
+    assert np.isfinite(search(scorer, [Request((3, END))], options())[0][0].score)
+
+
+def test_after_a_fault_the_other_workers_stop() -> None:
+    """They do not search through all that waits before the fault is told."""
+    scorer = engine("transformer-rotary-post")
+    queue = Queue([Request((NUM_IDS + 7, END)), Request((3, END))], range(2), 2)
+    with pytest.raises(IndexError):
+        queue.work(SearchBatch(scorer, options(), ()))
+    assert queue.is_closed.is_set()

@@ -27,7 +27,15 @@ def why_not(network: Seq2Seq) -> str | None:
     kinds = {(parameter.dtype, parameter.device.type) for parameter in network.parameters()}
     if kinds != {(torch.float32, "cpu")}:
         return "the engine computes on the processor, with weights that are fp32"
+    if not all(is_finite(parameter.detach()) for parameter in network.parameters()):
+        return "some of its weights are not finite numbers"
     return None
+
+
+def is_finite(weight: Tensor) -> bool:
+    """Without a second tensor of its size."""
+    lowest, highest = weight.aminmax()
+    return bool(lowest.isfinite()) and bool(highest.isfinite())
 
 
 def describe(network: Transformer, int8: bool) -> Shape:

@@ -101,3 +101,15 @@ def test_the_engine_needs_its_network_no_more_than_its_weights() -> None:
             mine = scorer.step(token_R, scorer.start(scorer.encode(source_BS, lengths_B)))[0]
             theirs = own.step(token_R, own.start(own.encode(source_BS, lengths_B)))[0]
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("fault", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_stay_with_the_network(fault: float) -> None:
+    """It tells of them once they matter; small numbers made of them would look sound."""
+    small = TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=8)
+    network = build_model(small, 9, 9).eval()
+    with torch.no_grad():
+        network.target_embedding.weight[4, 3] = fault
+    assert type(fastest_scorer(network, library=native_library())) is ModelScorer
+    with pytest.raises(ConfigError, match="not finite"):
+        fastest_scorer(network, "int8", native_library())

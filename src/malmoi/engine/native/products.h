@@ -105,6 +105,7 @@ inline int round_up(int value, int step) { return (value + step - 1) / step * st
 constexpr int kPanel = 16;     // outputs that lie together: two vectors of fp32, two panels of int8
 constexpr int kGroup = 16;     // int8 inputs whose products are summed in 16 bits
 constexpr int kMiddle = 64;    // what is added to signed activations to make them unsigned
+constexpr float kLeastWeight = 1e-30f;  // an output whose int8 weights are all smaller gets its bias alone
 constexpr int kMostSum = 258;  // 127 * 258 < 2^15: most of one sign that weights summed in 16 bits may come to
 
 // Rows of activations in 7 bits with one scale per row, which is all that a row's result depends on.
@@ -120,16 +121,18 @@ struct Quantized {
     uint8_t* to = values.room(size_t(rows) * depth);
     float* scale = scales.room(rows);
     for (int row = 0; row < rows; ++row, x += stride, to += depth) {
-      f8 most8 = every(0.0f);
+      f8 most8 = every(0.0f), zeros8 = every(0.0f);
       int i = 0;
       for (; i + 8 <= size; i += 8) {
         f8 v = load(x + i);
         most8 = larger(most8, larger(v, -v));
+        zeros8 += v * every(0.0f);
       }
-      float most = largest(most8);
-      for (; i < size; ++i) most = std::max(most, std::fabs(x[i]));
+      float most = largest(most8), zeros = sum(zeros8);
+      for (; i < size; ++i) most = std::max(most, std::fabs(x[i])), zeros += x[i] * 0.0f;
       const float levels = with_sign ? 63.0f : 127.0f;
-      scale[row] = most > 0.0f ? most / levels : 1.0f;
+      // A row that holds what is no number has no scale, so that nothing which is made of it looks sound.
+      scale[row] = (most > 0.0f ? most / levels : 1.0f) + zeros;
       const float inverse = most > 0.0f ? levels / most : 0.0f;
       const float magic = 12582912.0f + (with_sign ? kMiddle : 0);
       for (i = 0; i < size; ++i) {
@@ -181,7 +184,8 @@ struct Linear {
       const float* row = w + size_t(o) * in;
       float most = 0.0f;
       for (int k = 0; k < in; ++k) most = std::max(most, std::fabs(row[k]));
-      if (most == 0.0f) continue;
+      // Nothing, or so little that scales would be no ordinary numbers.
+      if (most < kLeastWeight) continue;
       float s = std::max(most / 127.0f, largest_sum<float>(row, in) / float(kMostSum - 1));
       for (;; s *= 1.005f) {
         std::fill(whole.begin(), whole.end(), 0);
@@ -236,7 +240,7 @@ inline void tile_fp32(const Linear& linear, const float* x, int x_stride, int pa
   for (int m = 0; m < M; ++m)
     for (int p = 0; p < 2 * P; ++p) {
       f8 value = sums[m][p] + load(linear.bias.data() + panel * kPanel + p * 8);
-      if (relu) value = larger(value, every(0.0f));
+      if (relu) value = larger(every(0.0f), value);  // what is no number stays so
       store(y + size_t(m) * y_stride + panel * kPanel + p * 8, value);
     }
 }
@@ -310,7 +314,7 @@ inline void tile_int8(const Linear& linear, const uint8_t* x, const float* scale
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
     f8 value = __builtin_convertvector(result[m] - shift, f8) * (scale * every(scales[m])) + bias;
-    if (relu) value = larger(value, every(0.0f));
+    if (relu) value = larger(every(0.0f), value);  // what is no number stays so
     store(y + size_t(m) * y_stride + half * 8, value);
   }
 }
