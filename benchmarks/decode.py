@@ -253,7 +253,7 @@ def prepare(options: argparse.Namespace, workspace: Path) -> tuple[Path, dict[st
             make_model(model, options.size, options.seed)
         write_sentences(files["all"], options.sentences, options.seed)
     else:
-        files["all"].write_bytes(options.source.read_bytes())
+        files["all"].write_bytes(options.source.read_bytes().removesuffix(b"\n") + b"\n")
     lines = files["all"].read_text(encoding="utf-8").split("\n")[:-1]
     if options.quick:
         lines = lines[: options.sentences]

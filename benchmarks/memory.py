@@ -69,6 +69,11 @@ class Feed:
             thread.join()
 
 
+def whole_lines(text: bytes) -> list[bytes]:
+    """Lines as malmoi cuts them, at LF alone, each with one, so that in any order they stay so many."""
+    return [line + b"\n" for line in text.removesuffix(b"\n").split(b"\n")]
+
+
 def slope(samples: list[Sample]) -> float:
     """MB per hour over the second half of the time."""
     half = [one for one in samples if one.seconds >= samples[-1].seconds / 2]
@@ -144,7 +149,7 @@ def main() -> None:
         command += ["--threads", str(options.threads)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin is not None and process.stdout is not None
-        feed = Feed(source.read_bytes().splitlines(keepends=True), process.stdin, process.stdout, options.seed)
+        feed = Feed(whole_lines(source.read_bytes()), process.stdin, process.stdout, options.seed)
         try:
             samples = watch(process, feed, options.minutes, options.every)
             feed.end()

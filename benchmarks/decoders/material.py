@@ -79,6 +79,6 @@ def bleu(outputs: Path, reference: Path, num_lines: int | None = None) -> float:
     """BLEU of text that is tokenised already, against so many lines of the reference."""
     import sacrebleu
 
-    lines = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in (outputs, reference)]
+    lines = [path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in (outputs, reference)]
     score: Any = sacrebleu.corpus_bleu(lines[0], [lines[1][:num_lines]], tokenize="none", force=True)
     return float(score.score)

@@ -167,3 +167,14 @@ def test_a_leak_has_a_slope_and_a_cache_that_fills_up_has_none() -> None:
     assert slope(cache[:1]) == 0.0
     assert [one.seconds for one in thinned(cache, 3)] == [0.0, 1800.0, 3600.0]
     assert "slope over the second half +100.0 MB per hour" in as_markdown({}, leak)
+
+
+def test_a_last_line_without_a_line_feed_is_a_line(tmp_path: Path) -> None:
+    """Else the lines of the next shuffle, or the right answers, would be other lines."""
+    from decoders.material import bleu
+    from memory import whole_lines
+
+    assert whole_lines(b"a\rb\n\nc") == whole_lines(b"a\rb\n\nc\n") == [b"a\rb\n", b"\n", b"c\n"]
+    (tmp_path / "outputs").write_bytes(b"one two three four\nfive six seven eight\n")
+    (tmp_path / "reference").write_bytes(b"one two three four\nfive six seven eight")
+    assert bleu(tmp_path / "outputs", tmp_path / "reference") == pytest.approx(100.0)
