@@ -34,7 +34,7 @@ class Malmoi:
         else:
             self.translator = Translator.load(task.model, device="cpu", threads=task.workers)
             self.translator.tell = False
-            if not allows_threads(self.translator.scorer):
+            if not allows_threads(self.translator.scorer_for(self.translator.decoding)):
                 raise SystemExit("the engine is not built: malmoi doctor --build")
         self.versions = f"torch {torch.__version__}"
 

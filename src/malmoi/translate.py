@@ -14,6 +14,7 @@ from malmoi.checkpoint import Model, load_model
 from malmoi.config import DecodingConfig, Device, Precision
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Request, Scorer
+from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
 from malmoi.decoding.search import search
 from malmoi.device import choose_device, set_threads
 from malmoi.engine.choose import allows_threads, scorers_by_precision
@@ -122,16 +123,17 @@ class Translator:
         chosen = choose_device(device)
         models = [load_model(path, chosen) for path in paths]
         check_same_vocabularies(paths, models)
-        precisions = scorers_by_precision([one.network.eval() for one in models])
+        networks = [ModelScorer(one.network.eval()) for one in models]
         decoding = models[0].config.decoding
         lengths = [length for one in models if (length := one.card.get("max_source_tokens")) is not None]
         return cls(
-            precisions(decoding.precision),
+            networks[0] if len(networks) == 1 else EnsembleScorer(networks),
             models[0].tokenizers,
             decoding,
             min(lengths, default=None),
             threads=num_threads,
-            precisions=precisions,
+            # Made when it is first asked for: a call may want another precision than the one that is stored.
+            precisions=scorers_by_precision([one.network for one in models]),
         )
 
     def scorer_for(self, config: DecodingConfig) -> Scorer:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import malmoi
 from malmoi.checkpoint import save_model
-from malmoi.config import DecodingConfig, StoredConfig, TextConfig, TransformerConfig
+from malmoi.config import DecodingConfig, Precision, StoredConfig, TextConfig, TransformerConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.models.build import build_model
@@ -443,12 +443,16 @@ def test_sampling_does_not_depend_on_neighbours(network_translator: Translator) 
     assert together[0] != together[-1]
 
 
-def store_model(folder: Path, lines: Sequence[str] = LINES, seed: int = 1, **card: Any) -> Path:
+def store_model(
+    folder: Path, lines: Sequence[str] = LINES, seed: int = 1, precision: Precision = "fp32", **card: Any
+) -> Path:
     tokenizers = make_tokenizers("characters", lines)
     size = tokenizers.target.size
     model = TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=16)
     config = StoredConfig(
-        text=TextConfig(tokenizer="characters"), model=model, decoding=DecodingConfig(beam_size=2, max_length=10)
+        text=TextConfig(tokenizer="characters"),
+        model=model,
+        decoding=DecodingConfig(beam_size=2, max_length=10, precision=precision),
     )
     save_model(folder, config, build_model(model, size, size, seed=seed), tokenizers, dict(card))
     return folder
@@ -491,3 +495,14 @@ def test_importing_the_package_imports_nothing() -> None:
         "assert malmoi.__version__.count('.') == 2; assert callable(malmoi.load)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_model_that_stores_int8_can_be_read_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the native code a call may still ask for fp32."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no library"))
+    plain = malmoi.load(store_model(tmp_path / "plain"))
+    stored = malmoi.load(store_model(tmp_path / "stored", precision="int8"))
+    with pytest.raises(ConfigError, match="doctor --build"):
+        stored.translate(LINES)
+    expected = texts_of(plain.translate(LINES))
+    assert texts_of(stored.translate(LINES, options={"precision": "fp32"})) == expected

@@ -145,7 +145,7 @@ def measure_speeds(runs: Sequence[tuple[RunFolder, RunConfig]], sources: Sequenc
             len(some) / statistics.median(seconds for seconds, _ in rounds),
             rounds[0][1] / statistics.median(seconds for seconds, _ in rounds),
             1000 * statistics.median(ones),
-            "torch" if isinstance(translator.scorer, ModelScorer) else "engine",
+            "torch" if isinstance(translator.scorer_for(translator.decoding), ModelScorer) else "engine",
         )
         for translator, rounds, ones in zip(translators, together, single, strict=True)
     ]
