@@ -43,7 +43,11 @@ def read_request(request: CompareRequest) -> Plan | None:
     if request.language not in LANGUAGES:
         raise ConfigError(f"--language {request.language}: the page is written in {' and '.join(LANGUAGES)}")
     words, overrides = split_words(request.words)
-    if words and all(is_run(word) for word in words):
+    runs = [word for word in words if is_run(word)]
+    others = [word for word in words if word not in runs]
+    if runs and others:
+        raise ConfigError(f"{others[0]}: is no finished run as {runs[0]} is; name runs alone, or data alone")
+    if runs:
         return plan_of_runs(request, words, overrides)
     if words:
         return read_plan(request)

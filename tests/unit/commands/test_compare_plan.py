@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from malmoi.commands.compare_plan import CompareRequest, read_plan
+from malmoi.commands.compare_plan import CompareRequest, read_plan, read_request
 from malmoi.commands.plan import ORDINARY_FACTS
 from malmoi.commands.systems import Plan, run_config, run_settings
 from malmoi.config import RnnConfig, TransformerConfig
@@ -138,3 +138,13 @@ def test_a_file_that_is_called_like_one_of_the_three_is_a_users(tmp_path: Path) 
     assert all(model == models[-1] for model in models)
     with pytest.raises(ConfigError, match="chooses sizes"):
         plan(configs=tuple(configs[:3]), rule="parameters")
+
+
+def test_a_run_that_is_not_finished_is_named(tmp_path: Path) -> None:
+    done, early = tmp_path / "done", tmp_path / "early"
+    (done / "model").mkdir(parents=True)
+    early.mkdir()
+    write(done / "config.toml", "")
+    for words in ((done, early), (early, done)):
+        with pytest.raises(ConfigError, match=r"early: is no finished run as .*done is"):
+            read_request(CompareRequest(words=tuple(map(str, words)), out=tmp_path / "out", test=("x.tsv",)))
