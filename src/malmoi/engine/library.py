@@ -109,13 +109,19 @@ def source_files() -> list[Path]:
 
 
 def cache_folder() -> Path:
-    """Where built libraries lie: the user's own cache, as the system has it."""
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "malmoi" / "engine"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "malmoi" / "engine"
+    """Where built libraries lie: the user's own cache, as the system has it; `ConfigError` where that is nowhere."""
     maybe_given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(maybe_given) if maybe_given else Path.home() / ".cache") / "malmoi" / "engine"
+    if maybe_given and sys.platform not in ("win32", "darwin"):
+        return Path(maybe_given) / "malmoi" / "engine"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ConfigError("this user has no home folder for the engine's native code: set HOME") from None
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home)) / "malmoi" / "engine"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "malmoi" / "engine"
+    return home / ".cache" / "malmoi" / "engine"
 
 
 def processor() -> str:
@@ -142,12 +148,10 @@ def library_path(folder: Path | None = None) -> Path:
 
 def find_library(folder: Path | None = None) -> Library | None:
     """The built library, None where there is none for this source and processor, or where it cannot be loaded."""
-    path = library_path(folder)
-    if not path.is_file():
-        return None
     try:
-        return Library(path)
-    except (OSError, AttributeError):
+        path = library_path(folder)
+        return Library(path) if path.is_file() else None
+    except (OSError, AttributeError, ConfigError):
         return None
 
 

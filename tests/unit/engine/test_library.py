@@ -1,5 +1,6 @@
 """The native code is built when asked, found again where it fits, and never used where it does not."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,25 @@ def test_another_processor_or_source_has_another_name(monkeypatch: pytest.Monkey
 def test_a_file_that_is_no_library_is_not_used(tmp_path: Path) -> None:
     library_path(tmp_path).write_bytes(b"not a library")
     assert find_library(tmp_path) is None
+
+
+def test_who_has_no_home_or_may_not_look_has_no_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Services run as users without a home, or with that of another one; they translate all the same."""
+
+    def fail(error: Exception) -> Callable[..., Path]:
+        def failing(*_: object) -> Path:
+            raise error
+
+        return failing
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Path, "is_file", fail(PermissionError("not yours")))
+        assert find_library(tmp_path) is None
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", fail(RuntimeError("Could not determine home directory.")))
+    assert find_library() is None
+    with pytest.raises(ConfigError, match="no home folder"):
+        library_path()
 
 
 def test_without_a_compiler_building_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
