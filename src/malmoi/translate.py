@@ -103,7 +103,8 @@ class Translator:
         self.threads = threads
         self.maybe_precisions = precisions
         self.tokenizers = tokenizers
-        self.decoding = decoding
+        # What a model stores for the engine is no wish of a call that has one scorer alone.
+        self.decoding = decoding if precisions else decoding.model_copy(update={"precision": "fp32"})
         self.max_source_tokens = max_source_tokens
         self.tell = tell
 

@@ -155,6 +155,15 @@ def test_blank_lines_stay_blank_and_in_place(network_translator: Translator, win
             assert translation == Translation("")
 
 
+def test_the_precision_that_a_model_stores_is_for_those_who_can_choose(network_translator: Translator) -> None:
+    """A scorer of one's own has no int8: what the model stores does not matter then, what a call asks for does."""
+    stored = network_translator.decoding.model_copy(update={"precision": "int8"})
+    alone = Translator(network_translator.scorer, network_translator.tokenizers, stored)
+    assert alone.translate(["a b"])[0].text == network_translator.translate(["a b"])[0].text
+    with pytest.raises(ConfigError, match="precision int8"):
+        alone.translate(["a b"], options={"precision": "int8"})
+
+
 def test_nothing_but_blank_lines_never_reaches_the_model() -> None:
     translator = copier()
 

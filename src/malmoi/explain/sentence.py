@@ -106,7 +106,7 @@ def search_outputs(
 ) -> list[tuple[Translation, Hypothesis]]:
     """The list of outputs that the user would see, each with its ids."""
     assert prepared.request is not None
-    hypotheses = translator.search([prepared.request], config, 0)[0]
+    hypotheses = translator.search({0: prepared.request}, config)[0]
     best = translator.build(hypotheses, prepared, config)
     seen = [best, *best.alternatives]
     # Equal texts may have been merged, so that what is shown is not simply the front of what was found.
@@ -180,6 +180,6 @@ def search_without(
     """What the same search says of the sentence without each of its words."""
     if len(units) > MOST_SEARCHES:
         return ()
-    requests = [Request(without(source, unit)) for unit in units]
-    found = translator.search(requests, config.model_copy(update={"n_best": 1}), 0)
+    requests = {number: Request(without(source, unit)) for number, unit in enumerate(units)}
+    found = translator.search(requests, config.model_copy(update={"n_best": 1}))
     return tuple(translator.build_one(one[0], Prepared(), config).text for one in found)
