@@ -331,23 +331,6 @@ def test_a_fault_of_one_worker_is_told(precision: Precision) -> None:
         search(scorer, requests, options(), workers=3)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@torch.inference_mode()
-def test_what_is_no_number_passes_a_relu(precision: Precision) -> None:
-    """Infinity times nothing is no number, also in the middle of a layer."""
-    model = build_model(small_transformer(encoder_layers=1, decoder_layers=1), NUM_IDS, NUM_IDS, seed=3).eval()
-    layer = model.decoder.layers[0]  # pyright: ignore[reportIndexIssue, reportUnknownVariableType, reportAttributeAccessIssue]
-    with torch.no_grad():
-        layer.cross_residual.norm.weight.fill_(3e38)  # pyright: ignore[reportUnknownMemberType]
-        layer.feed_forward.inner.weight.fill_(3e38)  # pyright: ignore[reportUnknownMemberType]
-        layer.feed_forward.inner.bias.fill_(-3e38)  # pyright: ignore[reportUnknownMemberType]
-    source, start = draw_sources([3]), torch.tensor([NUM_IDS])
-    own, mine = ModelScorer(model), fastest_scorer(model, precision, native_library())
-    for scorer in (own, mine):
-        log_probs_RV, _ = scorer.step(start, scorer.start(scorer.encode(*source)))
-        assert log_probs_RV.isnan().all()
-
-
 def test_tiny_weights_are_packed() -> None:
     """The least numbers that there are grow by no share of themselves."""
     model = build_model(small_transformer(encoder_layers=1, decoder_layers=1), NUM_IDS, NUM_IDS, seed=3).eval()

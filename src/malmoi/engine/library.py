@@ -1,7 +1,7 @@
 """The native code of the engine: built when it is asked for, found again, and talked to.
 
 In: the source files beside this one and a C++ compiler. Out: a shared library in the user's cache, under a name that
-holds what it depends on: a library of another source, compiler or processor has another name and is never loaded.
+holds what it depends on: a library of another source or processor has another name and is never loaded.
 Nothing is built but by `build`, which `malmoi doctor --build` alone calls.
 """
 

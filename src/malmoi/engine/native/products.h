@@ -41,7 +41,7 @@ inline float largest(f8 v) {
                   std::max(std::max(v[1], v[5]), std::max(v[3], v[7])));
 }
 
-// The sums of four vectors, in the order of `sum`.
+// The sums of four vectors, each in one order whatever the others are.
 inline void sum_four(f8 a, f8 b, f8 c, f8 d, float* out) {
 #if defined(__AVX2__)
   __m256 ab = _mm256_hadd_ps((__m256)a, (__m256)b);
