@@ -7,19 +7,14 @@ work, 130 stopped by Ctrl-C. Faults of the user are one message on standard erro
 import io
 import os
 import sys
-from collections.abc import MutableMapping
 from pathlib import Path
 
 from malmoi.commands.main import app
 from malmoi.errors import ConfigError, MalmoiError
 
-SPIN_COUNT = 1000
-"""Looks that a thread of libgomp takes at a barrier before it sleeps, about 20 microseconds; see `docs/log.md`."""
-
 
 def main() -> None:
     """Run one command and leave with its status."""
-    shorten_spinning(os.environ)
     open_missing_streams()
     use_utf8_streams()
     try:
@@ -31,17 +26,6 @@ def main() -> None:
         # What no room foresaw, as a disk that fills up while results are written to it.
         sys.stderr.write(f"malmoi: {error.filename or 'standard output'}: {error.strerror or error}\n")
         sys.exit(1)
-
-
-def shorten_spinning(environment: MutableMapping[str, str]) -> None:
-    """Let threads that wait for each other sleep soon, unless the user said how they wait.
-
-    By default libgomp, which torch computes with on Linux, looks 300,000 times before it sleeps. Where others want the
-    same cores, those looks burn the time of the very thread that is waited for. Read when torch is loaded, so this
-    comes first. Other libraries (libomp, libiomp) do not know the variable.
-    """
-    if "OMP_WAIT_POLICY" not in environment:
-        environment.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
 
 
 def open_missing_streams() -> None:
