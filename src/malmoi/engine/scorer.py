@@ -82,7 +82,6 @@ class StepsAlone:
     def __init__(self, engine: Engine, end_id: int = END_ID) -> None:
         network = engine.network
         self.engine = engine
-        self.network = network
         self.end_id = end_id
         self.vocabulary_size = network.target_vocabulary_size
         self.start_id = network.start_id

@@ -12,7 +12,6 @@ from malmoi.checkpoint import Model, load_model
 from malmoi.config import Card, DecodingConfig, RnnConfig, TransformerConfig
 from malmoi.decoding.interface import Ids
 from malmoi.decoding.scorer import ModelScorer
-from malmoi.engine.scorer import StepsAlone
 from malmoi.errors import ConfigError, DataError
 from malmoi.models.interface import Seq2Seq
 from malmoi.models.rnn import Rnn
@@ -63,7 +62,7 @@ class Subject:
 def open_subject(model: str | Path | Model | Translator) -> Subject:
     """`CheckpointError` for what cannot be read, `ConfigError` for an ensemble and for weights below fp32."""
     if isinstance(model, Translator):
-        if not isinstance(model.scorer, ModelScorer | StepsAlone):
+        if not isinstance(model.scorer, ModelScorer):
             raise ConfigError("one model is explained at a time: an ensemble has no attention of its own")
         return make_subject(model.scorer.network, model.tokenizers, model.decoding, (), model.max_source_tokens)
     loaded = model if isinstance(model, Model) else load_model(Path(model))
