@@ -9,22 +9,13 @@ second and the second with the third, by paired bootstrap. `--set KEY=VALUE` is 
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.peers.machine import describe
-
-
-def malmoi(*words: str) -> str:
-    """Standard output of a command; its messages are let through."""
-    return subprocess.run(
-        [sys.executable, "-m", "malmoi", *words], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+from command import malmoi, table
+from peers.machine import describe
 
 
 def facts_of(run: Path) -> dict[str, Any]:
@@ -40,12 +31,6 @@ def facts_of(run: Path) -> dict[str, Any]:
 def scores_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Scores by metric."""
     return {score["metric"]: score for score in report["scores"]}
-
-
-def table(rows: list[list[str]]) -> list[str]:
-    """Lines of a Markdown table, the first row is its head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return [lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]
 
 
 def systems(names: list[str], facts: list[dict[str, Any]], reports: list[dict[str, Any]]) -> list[str]:

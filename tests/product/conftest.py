@@ -1,9 +1,12 @@
-"""One model trained through the command line, shared by the tests of the product."""
+"""What the tests of the product share: one model trained through the command line, and a browser for pages."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.product_toys import FAST, run_malmoi, sentences, write
+
+from browser import Browser, find_browser
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +20,23 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "test.tsv", [f"{source}\t{target}" for source, target in pairs])
     run_malmoi("train", "train.src", "train.tgt", "--out", "run", *FAST, cwd=folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    maybe_program = find_browser()
+    if maybe_program is None:
+        pytest.skip("no Chromium is installed (on Debian: apt install chromium)")
+    with Browser(maybe_program) as found:
+        yield found
+
+
+@pytest.fixture
+def quiet(browser: Browser) -> Iterator[None]:
+    """Whatever a test does, the console stays empty and nothing but the file itself is asked for."""
+    browser.complaints.clear()
+    browser.requests.clear()
+    yield
+    browser.run("1")
+    assert browser.complaints == []
+    assert len(browser.requests) == 1 and browser.requests[0].startswith("file:")

@@ -1,18 +1,16 @@
 """The page of a comparison in a real browser: it fits, it says everything in both languages, it asks for nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from browser import Browser, find_browser
+from browser import Browser
 from compare_toys import make_findings
 from malmoi.report.comparison import comparison_page
 
-PROGRAM = find_browser()
 HOSTILE = ("<img src=x onerror=alert(1)> </script><script>throw 1</script>", "x" * 300, "말모이 " * 40)
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed (on Debian: apt install chromium)")
+pytestmark = pytest.mark.usefixtures("quiet")
 
 OVERLAPS = """
 [...document.querySelectorAll('svg.chart')].flatMap((chart) => {
@@ -34,28 +32,10 @@ CUT_OFF = """
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert PROGRAM is not None
-    with Browser(PROGRAM) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(comparison_page(make_findings(num_seeds=2, num_segments=200)), encoding="utf-8")
     return path
-
-
-@pytest.fixture(autouse=True)
-def quiet(browser: Browser) -> Iterator[None]:
-    """Whatever a test does, the console stays empty and nothing but the file itself is asked for."""
-    browser.complaints.clear()
-    browser.requests.clear()
-    yield
-    browser.run("1")
-    assert browser.complaints == []
-    assert len(browser.requests) == 1 and browser.requests[0].startswith("file:")
 
 
 @pytest.mark.parametrize("width", [360, 420, 1280])

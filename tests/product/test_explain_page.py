@@ -1,11 +1,10 @@
 """The page of an explanation in a real browser: pointed at, moved through by keys, in both languages."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from browser import Browser, find_browser
+from browser import Browser
 from explain_toys import make_model
 from golden.make import MODEL
 from malmoi.checkpoint import load_model
@@ -13,20 +12,12 @@ from malmoi.config import RnnConfig
 from malmoi.explain import explain
 from malmoi.report.explanation import explanation_page
 
-PROGRAM = find_browser()
 TEXT = "two small dogs sleep."
 MARKUP = "<img src=x onerror=alert(1)> </script><script>throw 1</script>"
 WORD = "#reader .from-row .word:nth-child({})"
 SOURCE_WEIGHTS = "[...document.querySelectorAll('#reader .from-column .weight')].map((one) => one.textContent.trim())"
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed (on Debian: apt install chromium)")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    assert PROGRAM is not None
-    with Browser(PROGRAM) as found:
-        yield found
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +25,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "explain.html"
     path.write_text(explanation_page(explain(load_model(MODEL), TEXT, n_best=2)), encoding="utf-8")
     return path
-
-
-@pytest.fixture(autouse=True)
-def quiet(browser: Browser) -> Iterator[None]:
-    """Whatever a test does, the console stays empty and nothing but the file itself is asked for."""
-    browser.complaints.clear()
-    browser.requests.clear()
-    yield
-    browser.run("1")
-    assert browser.complaints == []
-    assert [address for address in browser.requests if not address.startswith("file:")] == []
-    assert len(browser.requests) == 1
 
 
 def test_pointing_at_a_word_shows_where_it_looks(browser: Browser, page: Path) -> None:

@@ -71,22 +71,18 @@ def test_without_a_compiler_building_says_what_is_missing(monkeypatch: pytest.Mo
         build(tmp_path)
 
 
-def test_a_compiler_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("this is not C++", "could not compile"), ("int other() { return 1; }", "could not be built")],
+)
+def test_a_build_that_fails_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, message: str
+) -> None:
+    """Neither where the compiler fails nor where its result is not the engine."""
     native_library()
-    source = tmp_path / "engine.cpp"
-    source.write_text("this is not C++")
-    monkeypatch.setattr(library, "source_files", lambda: [source])
-    with pytest.raises(ConfigError, match="could not compile"):
-        build(tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_a_result_that_does_not_work_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    native_library()
-    source = tmp_path / "engine.cpp"
-    source.write_text("int other() { return 1; }")
-    monkeypatch.setattr(library, "source_files", lambda: [source])
-    with pytest.raises(ConfigError, match="could not be built"):
+    (tmp_path / "engine.cpp").write_text(source)
+    monkeypatch.setattr(library, "source_files", lambda: [tmp_path / "engine.cpp"])
+    with pytest.raises(ConfigError, match=message):
         build(tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
