@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from engine_library import native_library
 from golden.make import MODEL
 from malmoi.checkpoint import Model, load_model
 from malmoi.config import DecodingConfig, ModelConfig, StoredConfig, TextConfig
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
+from malmoi.engine.scorer import EngineScorer
 from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.explain import explain
 from malmoi.explain.alignment import align, candidates
@@ -47,6 +49,19 @@ def test_it_explains_what_the_user_would_see() -> None:
         assert output.drops.shape == (4, len(output.target.ids))
     assert found.source.words == ("two", "small", "dogs", "sleep.", "</s>")
     assert len({one.text for one in found.outputs}) == 3
+
+
+def test_what_the_engine_finds_is_replayed_within_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine adds in another order: the same texts, scores within 1e-4."""
+    library = native_library()
+    monkeypatch.setattr("malmoi.engine.choose.find_library", lambda: library)
+    translator = Translator.load(MODEL, device="cpu")
+    (seen,) = translator.translate([TEXT], options={"n_best": 3})
+    assert isinstance(translator.scorer_for(translator.decoding), EngineScorer)
+    found = explain(translator, TEXT, n_best=3)
+    assert [one.text for one in found.outputs] == [seen.text, *(one.text for one in seen.alternatives)]
+    scores = [seen.score, *(one.score for one in seen.alternatives)]
+    assert [one.score for one in found.outputs] == pytest.approx(scores, abs=1e-4)
 
 
 def test_the_settings_of_the_search_are_the_users() -> None:
