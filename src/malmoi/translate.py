@@ -199,8 +199,8 @@ class Translator:
         """Translations of one window, in order; samples depend on the number of their line."""
         window.check()
         plain = [one_line(normalize(text)) for text in window.texts]
-        rows = zip(plain, self.tokenizers.encode_sources(plain), self.tokenizers.left_out(plain), strict=True)
-        lines = [self.prepare(*row, *window.wishes(index)) for index, row in enumerate(rows)]
+        rows = zip(plain, self.tokenizers.encode_and_tell(plain), strict=True)
+        lines = [self.prepare(text, *row, *window.wishes(index)) for index, (text, row) in enumerate(rows)]
         requests = {
             place: line.request
             for place, line in enumerate(lines, start=window.first_line - 1)

@@ -16,7 +16,7 @@ START_SYMBOL = "<s>"
 """Not part of any tokeniser: its id is the tokeniser's size."""
 SPACE_SYMBOL = "\u2581"
 REPLACEMENT = "\ufffd"
-BREAKING_BYTES = b"\n\r\0"
+BREAKING_BYTES = re.compile(rb"[\n\r\0]")
 STRAY_BYTES = re.compile("[\udc80-\udcff]+")
 
 
@@ -31,7 +31,7 @@ def decode_bytes(data: bytes) -> str:
 
 def forbidden_ids(contents: Sequence[bytes]) -> tuple[int, ...]:
     """Ids that no output may hold, given the bytes of every id: unknown, and whatever would break the line."""
-    breaking = (index for index, content in enumerate(contents) if any(byte in BREAKING_BYTES for byte in content))
+    breaking = (index for index, content in enumerate(contents) if BREAKING_BYTES.search(content))
     return (UNKNOWN_ID, *breaking)
 
 

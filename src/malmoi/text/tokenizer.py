@@ -147,15 +147,18 @@ class Tokenizers:
         """As `encode_target` for many texts at once."""
         return self.target.encode_batch(texts)
 
+    def encode_and_tell(self, texts: Sequence[str]) -> list[tuple[list[int], tuple[str, ...]]]:
+        """As `encode_sources`, and for each source what `left_out` says of it; cut into ids once."""
+        return [
+            (row, ())
+            if self._unseen.isdisjoint(row)
+            else (self._drop_unseen(text), tuple(dict.fromkeys(self._parts(text)[1])))
+            for text, row in zip(texts, self.source.encode_batch(texts), strict=True)
+        ]
+
     def left_out(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
         """For each source the symbols (characters, or words of a `words` tokeniser) that are left out, each once."""
-        if not self._unseen:
-            return [()] * len(texts)
-        rows = self.source.encode_batch(texts)
-        return [
-            () if self._unseen.isdisjoint(row) else tuple(dict.fromkeys(self._parts(text)[1]))
-            for text, row in zip(texts, rows, strict=True)
-        ]
+        return [left_out for _, left_out in self.encode_and_tell(texts)] if self._unseen else [()] * len(texts)
 
     def _drop_unseen(self, text: str) -> list[int]:
         """Ids of a source from which whole symbols are taken out, so that no character is left in halves."""

@@ -82,6 +82,15 @@ def test_learning_says_nothing_on_its_own() -> None:
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sentence_alone_costs_no_look_at_the_whole_vocabulary(kind: Literal["bpe", "unigram"]) -> None:
+    """Whoever translates sentence by sentence asks for the same ids each time; and one text is cut as it is in a list."""
+    tokenizer = train_subwords(kind, TEXTS, vocabulary_size=290, seed=1)
+    assert tokenizer.forbidden_ids() is tokenizer.forbidden_ids()
+    texts = ["bano dori", "caf\u00e9 \u2581\x1a", "", " a  b "]
+    assert [tokenizer.encode_batch([text])[0] for text in texts] == tokenizer.encode_batch(texts)
+
+
 def test_escapes_are_one_to_one() -> None:
     texts = ["a\u2581b", "a b", "a\x1a1b", "a\x1a\u2581b", "a\x1a01b", "\u2585", "\x1a2", "\x1a", "\x1a0"]
     assert len({prepare(text) for text in texts}) == len(texts)
