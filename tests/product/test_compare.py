@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from tests.product_toys import run_malmoi, sentences, write
 from malmoi.commands import compare as road
 from malmoi.commands import comparison, trials
 from malmoi.commands.compare_plan import CompareRequest, read_request
+from malmoi.commands.folder import RunFolder
+from malmoi.commands.footprint import measure_run
 from malmoi.commands.trials import Footprint
 from malmoi.config import RnnConfig
 from malmoi.errors import CheckpointError, ConfigError, DataError
@@ -275,6 +278,41 @@ def test_equal_parameters_and_given_test_pairs(data: Path, tmp_path: Path) -> No
     assert "&lt;script&gt;alert(1)" in page and "<script>alert" not in page
 
 
+def test_runs_are_compared_though_their_text_is_gone(tmp_path: Path) -> None:
+    """What trained them may have been moved or changed since: nothing is trained on it any more."""
+    write(tmp_path / "text.tsv", [f"{source}\t{target}" for source, target in sentences(60, seed=4)])
+    write(tmp_path / "test.tsv", [f"{source}\t{target}" for source, target in sentences(4, seed=5)])
+    for name, attention in (("one", "none"), ("two", "dot")):
+        words = ("model.architecture=rnn", f"model.attention={attention}", "model.width=16", "model.hidden=16")
+        kept = [word for word in SMALL if not word.startswith("model.")]
+        run_malmoi("train", "text.tsv", "--out", name, *kept, *words, cwd=tmp_path)
+    (tmp_path / "text.tsv").unlink()
+    runs = (tmp_path / "one", tmp_path / "two")
+    assert compare(tmp_path / "out", *runs, test=(str(tmp_path / "test.tsv"),)) == 0
+    assert measure_run(RunFolder(runs[0]))["peak"]
+
+
+def test_a_system_that_was_trained_further_is_tested_anew(whole: Path) -> None:
+    """Outputs belong to weights: those of other weights are not shown as theirs."""
+    place = whole / "tests" / "seq2seq-1.json"
+    told = json.loads(place.read_bytes())
+    place.write_text(json.dumps({**told, "model": "0" * 64, "outputs": ["?"] * len(told["outputs"])}))
+    assert compare(whole) == 0
+    assert json.loads(place.read_bytes()) == told
+
+
+def test_what_checkpoints_are_chosen_by_is_no_test(data: Path, tmp_path: Path) -> None:
+    """Every source of `--valid` stands in the training data as well; none of them is held out to test with."""
+    rows = data.read_text(encoding="utf-8").splitlines()
+    write(tmp_path / "valid.tsv", rows[:70])
+    out = tmp_path / "out"
+    with suppress(DataError):
+        compare(out, data, *SMALL, "training.max_steps=1", valid=(str(tmp_path / "valid.tsv"),))
+    tested = [json.loads(line)["source"] for line in (out / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    known = {" ".join(row.split("\t")[0].upper().split()) for row in rows[:70]}
+    assert tested and not known & {source.upper() for source in tested}
+
+
 def test_the_command_itself_and_its_memory(data: Path, tmp_path: Path, whole: Path) -> None:
     """In processes of its own, with the memory of a training of its own; only what the others have done is left."""
     before = report(whole)
@@ -322,6 +360,13 @@ def test_runs_that_are_there_make_the_same_report(whole: Path, data: Path, tmp_p
     assert {path.name: path.stat().st_mtime_ns for path in (out / "tests").iterdir()} == trials
     with pytest.raises(ConfigError, match="trained already"):
         compare(out, num_seeds=2)
+    # Other runs in the same folder would put an end to what it says of these.
+    with pytest.raises(ConfigError, match="holds another comparison"):
+        compare(out, *runs[:2], test=(str(test),))
+    strange = tmp_path / os.fsdecode(b"caf\xe9")
+    strange.symlink_to(runs[0])
+    with pytest.raises(ConfigError, match="cannot be shown: rename it"):
+        compare(tmp_path / "new", strange, runs[1], test=(str(test),))
     for options, reason in (
         ({}, "--test"),
         ({"test": (str(test),), "rule": "time"}, "--equal: these runs are trained already"),

@@ -105,9 +105,9 @@ def of_runs(folder: RunFolder, plan: Plan, request: CompareRequest) -> Findings:
 
 def settle(folder: RunFolder, maybe_plan: Plan | None) -> Plan:
     """The plan that holds: a stored one may be trained for longer or with more seeds, and nothing else, once there is
-    data that was prepared by it."""
+    data that was prepared by it, or a run that was tested by it."""
     place = folder.path / PLAN
-    if maybe_plan is not None and not is_ready(folder):
+    if maybe_plan is not None and not is_ready(folder) and not (folder.path / TRIALS).is_dir():
         return maybe_plan
     stored = read_stored(place)
     plan = maybe_plan or stored
@@ -144,7 +144,7 @@ def train_and_test(
     )
     test = measure(folder.path / TEST)[1]
     trial = find_trial(place, settings, test)
-    if trial is None or not run.model.is_dir():
+    if trial is None or not run.model.is_dir() or trial.model != weights_hash(run):
         request = TrainRequest(words=(), out=run.path)
         trained = train(request, Given(settings, f"the settings of {system.name}"), quiet=quiet)
         if trained.report is None:

@@ -95,6 +95,10 @@ def check_names(names: Sequence[str], what: str) -> None:
     if len(names) < 2:
         raise ConfigError(f"{names[0]}: one system alone is no comparison; name all that are to be compared")
     for name in names:
+        if not name.isprintable():
+            raise ConfigError(
+                f"{name!r}: {what} are told apart by their names, and this one cannot be shown: rename it"
+            )
         if names.count(name) > 1:
             raise ConfigError(f"{what} are called {name}, by which systems are told apart: rename one")
 

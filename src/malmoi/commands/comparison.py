@@ -121,7 +121,7 @@ def gather(plan: Plan, test: Validation, entries: Sequence[Entry], *, out: Path)
 
 def material_of(one: Contestant) -> Material:
     """What a run was trained on."""
-    material = reopen(one.run, one.config)
+    material = reopen(one.run, one.config, goes_on=False)
     if material is None:
         raise CheckpointError(f"{one.run.path}: its data is not there any more")
     return material

@@ -35,7 +35,7 @@ def main() -> None:
 def measure_run(run: RunFolder) -> dict[str, int | None]:
     """Bytes before there is a model, and the most until the last update is done."""
     config = run.read_config()
-    material = None if config is None else reopen(run, config)
+    material = None if config is None else reopen(run, config, goes_on=False)
     if config is None or material is None:
         raise CheckpointError(f"{run.path}: no run with its data")
     check_machine(config)

@@ -31,7 +31,7 @@ from malmoi.data.prepare import Scan
 from malmoi.errors import CheckpointError, DataError
 from malmoi.files import write_atomically
 from malmoi.settings import build_config, merge, to_toml
-from malmoi.text.split import Split, held_out
+from malmoi.text.split import Split, held_out, source_key
 
 STORE, TEST = "store", "test.jsonl"
 TEST_SEED = 1_000_003
@@ -125,7 +125,10 @@ def hold_out_test(folder: RunFolder, config: RunConfig, corpora: Corpora, found:
     share = share_to_hold_out(found, config.model_copy(update={"training": training}))
     splits = [Split(corpus, seed, share) for corpus in corpora.train]
     gentle = cleaning_for_validation(config)
-    rows = [row for split in splits for row in clean_rows(split.held(), gentle)]
+    # A source by which checkpoints are chosen is none to test with.
+    known = {source_key(pair.source) for corpus in corpora.valid for pair in corpus.pairs()}
+    held = (row for split in splits for row in clean_rows(split.held(), gentle))
+    rows = [row for row in held if source_key(row[0]) not in known]
     if not rows:
         raise DataError("no pair could be held out to test with: give --test")
     write_validation(folder.path / TEST, iter(rows))

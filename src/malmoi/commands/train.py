@@ -229,11 +229,15 @@ def maybe_store(config: RunConfig) -> RunFolder | None:
     return RunFolder(folders[0])
 
 
-def reopen(folder: RunFolder, config: RunConfig) -> Material | None:
-    """The material of a run that was started before, None where its start did not come to an end."""
+def reopen(folder: RunFolder, config: RunConfig, *, goes_on: bool = True) -> Material | None:
+    """The material of a run that was started before, None where its start did not come to an end.
+
+    A run that `goes_on` needs the files that its text came from as they were (`DataError`); one that is only looked at
+    does not.
+    """
     store = maybe_store(config)
     if store is None:
-        return open_material(folder, config.data)
+        return open_material(folder, config.data if goes_on else ())
     material = open_material(store, ())
     if material is None or not folder.tokenizer.exists():
         return None

@@ -109,13 +109,15 @@ def compare_systems(
     metrics: Sequence[TextMetric],
     options: MetricOptions | None = None,
     num_examples: int = 6,
-    num_samples: int = NUM_SAMPLES,
+    num_samples: int | None = None,
 ) -> Quality:
     """Measure and compare; the first of `metrics` is the one for lengths.
 
+    `num_samples` bootstrap samples are drawn; left out, as many as can show a difference between so many systems.
     Raises `DataError` where a system has not one output per source.
     """
     options = options or MetricOptions()
+    num_samples = samples_for(len(outputs)) if num_samples is None else num_samples
     if len(sources) != len(references):
         raise DataError(f"there are {len(sources)} sources but {len(references)} right answers")
     measured = {
@@ -142,6 +144,12 @@ def compare_systems(
         evenly=choose_evenly(by_segment, len(sources), num_examples),
         apart=choose_apart(by_segment, sources, num_examples),
     )
+
+
+def samples_for(num_systems: int) -> int:
+    """Bootstrap samples enough for the least p-value, 1 / (samples + 1), to be clear by half among so many pairs."""
+    num_pairs = num_systems * (num_systems - 1) // 2
+    return max(NUM_SAMPLES, round(2 * num_pairs / SIGNIFICANCE))
 
 
 def pooled(seeds: Sequence[Measurement]) -> Measurement:

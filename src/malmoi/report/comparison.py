@@ -148,8 +148,10 @@ class Page:
             other = pairing.baseline if pairing.system == best else pairing.system
             # Ahead is said as a positive number, whichever of the two stands first in the pairing.
             sense = sign if pairing.system == best else -sign
+            # The mean of seeds may be the better one where all outputs together are not.
+            is_level = sense * pairing.difference.difference <= 0
             yield self.say(
-                "against-clear" if pairing.is_clear else "against-luck",
+                "against-level" if is_level else "against-clear" if pairing.is_clear else "against-luck",
                 name=self.named(self.places[other]),
                 difference=self.difference(place, sense),
                 p=self.number(f"quality/pairings/{place}/difference/p_value", 4),
@@ -336,13 +338,21 @@ class Page:
                     ]
                 )
         return (
-            f"<p>{self.rule()} {self.say('equal-' + ('given' if rule == 'given' else 'text'))}</p>"
+            f"<p>{self.rule()} {self.say('equal-' + self.equality())}</p>"
             + table(head, rows)
             + f"<h3>{self.say('settings')}</h3>"
             + self.settings()
             + f"<h3>{self.say('data')}</h3>"
             + self.data()
         )
+
+    def equality(self) -> str:
+        """How much beside the rule is equal: settings of systems of the user's own may differ in anything."""
+        names = ("training.label_smoothing", "decoding.beam_size", "decoding.length_penalty", "decoding.length_alpha")
+        settings = [tuple(system.settings.get(name) for name in names) for system in self.findings.systems]
+        if self.findings.rule == "given":
+            return "given"
+        return "text" if len(set(settings)) == 1 else "some"
 
     def settings(self) -> str:
         """What is the same for all stands once; a row for what differs comes first."""

@@ -14,10 +14,13 @@ from malmoi.text.lines import normalize, one_line
 
 def held_out(source: str, seed: int, share: float) -> bool:
     """Whether pairs with this source are held out; `share` is the expected part of different sources, in [0, 1]."""
-    source = one_line(source)
-    key = " ".join(normalize(normalize(source).casefold()).split())
-    digest = blake2b(f"{seed}\n{key}".encode(), digest_size=8).digest()
+    digest = blake2b(f"{seed}\n{source_key(source)}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
+
+
+def source_key(source: str) -> str:
+    """What is the same for sources that count as one: spacing, case and the way characters are composed do not."""
+    return " ".join(normalize(normalize(one_line(source)).casefold()).split())
 
 
 @dataclass

@@ -8,7 +8,7 @@ from malmoi.errors import DataError
 from malmoi.evaluation.compare import compare_outputs
 from malmoi.evaluation.metrics import MetricOptions, measure_all
 from malmoi.evaluation.references import References
-from malmoi.evaluation.systems import Quality, compare_systems, pooled
+from malmoi.evaluation.systems import SIGNIFICANCE, Quality, compare_systems, pooled, samples_for
 
 SOURCES = sources_of(60)
 ANSWERS = References(tuple((text,) for text in SOURCES))
@@ -52,6 +52,14 @@ def test_luck_is_shared_out_among_the_pairs() -> None:
     assert (first.system, first.baseline) == ("less", "same") and len(of_five.pairings) == 10
     assert first.difference == of_two.pairings[0].difference and 0.005 < first.difference.p_value < 0.05
     assert of_two.pairings[0].is_clear and not first.is_clear
+
+
+@pytest.mark.parametrize("num_systems", [2, 5, 11, 20])
+def test_a_difference_can_be_clear_among_any_number_of_systems(num_systems: int) -> None:
+    """The least p-value that samples can give, 1 / (samples + 1), is below what each pair is allowed."""
+    num_pairs = num_systems * (num_systems - 1) // 2
+    assert samples_for(num_systems) >= 1000
+    assert num_pairs / (samples_for(num_systems) + 1) < SIGNIFICANCE
 
 
 def test_seeds_are_added_up_segment_by_segment() -> None:

@@ -92,6 +92,18 @@ def test_who_is_ahead_is_told_in_one_direction() -> None:
     assert "\N{MINUS SIGN}" not in verdicts.split("</li>")[1]
 
 
+def test_nobody_is_ahead_by_less_than_nothing() -> None:
+    """Best by the mean of seeds, behind by all outputs together: that is level, and no lead."""
+    findings = make_findings()
+    pairings = tuple(
+        replace(one, difference=replace(one.difference, difference=-0.01, interval=(-1.0, 0.9)))
+        for one in findings.quality.pairings
+    )
+    page = comparison_page(replace(findings, quality=replace(findings.quality, pairings=pairings)))
+    verdicts = page[page.index('<ul class="verdicts">') : page.index("</ul>")]
+    assert verdicts.count('<span lang="en">Level with') == 2 and "Ahead of" not in verdicts
+
+
 def test_hostile_texts_stay_texts() -> None:
     page = comparison_page(make_findings(HOSTILE))
     reader = read(page)
@@ -111,6 +123,9 @@ def test_the_page_claims_no_more_than_was_held_equal() -> None:
     other = replace(first, settings={**first.settings, "training.batch_tokens": "7"})
     page = comparison_page(replace(findings, systems=(other, *others)))
     assert same not in page and "batches of different sizes" in page
+    assert "label smoothing, and how outputs are searched for" in page
+    other = replace(first, settings={**first.settings, "training.label_smoothing": "0.7"})
+    assert "how outputs are searched for" not in comparison_page(replace(findings, systems=(other, *others)))
     given = comparison_page(replace(findings, rule="given"))
     assert "malmoi trained" not in given and "were trained before" in given
 
