@@ -36,6 +36,7 @@ ORDER = (
     "explain",
     "report",
     "export",
+    "serving",
     "commands",
     "__main__",
 )
@@ -176,7 +177,7 @@ def loaded(statement: str) -> set[str]:
     return set(result.stderr.split("\n")[-1].split())
 
 
-HEAVY = {"torch", "numpy", "sacrebleu", "sentencepiece", "rich", "safetensors", "ctranslate2"}
+HEAVY = {"torch", "numpy", "sacrebleu", "sentencepiece", "rich", "safetensors", "ctranslate2", "fastapi", "uvicorn"}
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,26 @@ from malmoi.commands.verbs.export import export
 from malmoi.commands.verbs.info import info
 from malmoi.commands.verbs.prepare import prepare
 from malmoi.commands.verbs.score import score
+from malmoi.commands.verbs.serve import keys, serve
 from malmoi.commands.verbs.train import train
 from malmoi.commands.verbs.translate import translate
 
-VERBS = (demo, train, prepare, translate, score, evaluate, explain, compare, average, export, info, doctor)
+VERBS = (
+    demo,
+    train,
+    prepare,
+    translate,
+    score,
+    evaluate,
+    explain,
+    compare,
+    average,
+    export,
+    serve,
+    keys,
+    info,
+    doctor,
+)
 """In the order in which help lists them."""
 
 

@@ -1,0 +1,84 @@
+"""The whole service as one ASGI application, made from its parts; nothing is kept outside of it.
+
+In: models, limits, keys and folders. Out: an application for a server, and the `Service` behind it.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp
+
+from malmoi.serving.bodies import refusal, reply
+from malmoi.serving.guard import Guard
+from malmoi.serving.libre import Libre
+from malmoi.serving.limits import RefusedError
+from malmoi.serving.service import Service
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def create_app(service: Service) -> ASGIApp:
+    """All routes behind their guard."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="malmoi",
+        version=version("malmoi"),
+        description="Translation over HTTP: LibreTranslate's interface, DeepL's second version, and one of our own.",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.add_exception_handler(RefusedError, say_refusal)
+    app.add_exception_handler(HTTPException, say_http_fault)
+    app.include_router(Libre(service).routes())
+    add_own_routes(app, service)
+    if service.limits.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(service.limits.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After"],
+        )
+    return Guard(app, service.limits, service.metrics, service.presence)
+
+
+def add_own_routes(app: FastAPI, service: Service) -> None:
+    """The document of all routes, and the numbers."""
+
+    async def spec() -> JSONResponse:
+        return reply(app.openapi())
+
+    async def metrics() -> Response:
+        return PlainTextResponse(service.metrics.as_text(), media_type=METRICS_TYPE)
+
+    app.add_api_route("/spec", spec, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
+
+
+async def say_refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    return refusal(request.url.path, error)
+
+
+async def say_http_fault(request: Request, error: Exception) -> Response:
+    """What the framework itself refuses: routes and methods that are not there."""
+    assert isinstance(error, HTTPException)
+    words = {404: "there is no such route here", 405: "this route does not know this method"}
+    message = words.get(error.status_code, str(error.detail))
+    response = refusal(request.url.path, RefusedError(error.status_code, "no_such_route", message))
+    response.headers.update(dict(error.headers or {}))
+    return response

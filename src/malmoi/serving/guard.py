@@ -1,0 +1,143 @@
+"""What stands before every route: how much may come in and how long it may take, who is counted, what every answer
+carries, and what is said where a route fails.
+
+In: the calls of an ASGI server. Out: the same, with a bounded body.
+"""
+
+import asyncio
+import time
+import traceback
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from malmoi.log import get_logger
+from malmoi.serving.bodies import refusal
+from malmoi.serving.limits import RefusedError, ServingConfig
+from malmoi.serving.metrics import Metrics
+
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+)
+POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+"""Of answers that have no policy of their own: nothing in them is ever run or loaded."""
+ALWAYS_OPEN = ("/metrics",)
+
+
+class Presence:
+    """Who is being served, and whether anybody else may come."""
+
+    def __init__(self) -> None:
+        self.num_active = 0
+        self.is_draining = False
+        self.is_empty = asyncio.Event()
+        self.is_empty.set()
+
+    def enter(self) -> None:
+        self.num_active += 1
+        self.is_empty.clear()
+
+    def leave(self) -> None:
+        self.num_active -= 1
+        if not self.num_active:
+            self.is_empty.set()
+
+
+class Guard:
+    """The outermost layer of the app."""
+
+    def __init__(self, app: ASGIApp, limits: ServingConfig, metrics: Metrics, presence: Presence) -> None:
+        self.app = app
+        self.limits = limits
+        self.metrics = metrics
+        self.presence = presence
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        visit = Visit(self.limits, scope, receive, send)
+        self.presence.enter()
+        self.metrics.set("active_requests", self.presence.num_active)
+        try:
+            await self.serve(scope, visit)
+        finally:
+            self.presence.leave()
+            self.metrics.set("active_requests", self.presence.num_active)
+            # A path that is no route of ours is the client's text, and there are endlessly many.
+            route = getattr(scope.get("route"), "path", "other")
+            self.metrics.add("requests", route=route, status=str(visit.status or 499))
+            self.metrics.observe(time.monotonic() - visit.began_at, route=route)
+
+    async def serve(self, scope: Scope, visit: "Visit") -> None:
+        """Let the app answer, or say why it does not."""
+        try:
+            if self.presence.is_draining and scope["path"] not in ALWAYS_OPEN:
+                raise RefusedError(503, "stopping", "the service is stopping", 5)
+            visit.check_length()
+            await self.app(scope, visit.receive, visit.send)
+        except RefusedError as error:
+            await visit.refuse(error)
+        except Exception as error:  # noqa: BLE001
+            # The message of an error may hold text of a user; the places in the program do not.
+            places = "".join(traceback.format_tb(error.__traceback__))
+            get_logger().error("a request failed with %s\n%s", type(error).__name__, places)
+            await visit.refuse(RefusedError(500, "internal", "this failed for a reason of our own; see the log"))
+
+
+class Visit:
+    """One request: the server's calls with what is counted about them."""
+
+    def __init__(self, limits: ServingConfig, scope: Scope, receive: Receive, send: Send) -> None:
+        self.limits = limits
+        self.scope = scope
+        self.of_server = receive
+        self.to_server = send
+        self.began_at = time.monotonic()
+        self.num_bytes = 0
+        names = {name for name, _ in scope["headers"]}
+        self.is_whole = not names & {b"content-length", b"transfer-encoding"}
+        self.status = 0
+
+    def check_length(self) -> None:
+        """Refuse a body by what its head says."""
+        for name, value in self.scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > self.limits.body_bytes:
+                raise self.too_large()
+
+    def too_large(self) -> RefusedError:
+        return RefusedError(413, "body_too_large", f"a body may have {self.limits.body_bytes} bytes at most")
+
+    async def receive(self) -> Message:
+        """The next part of the body, as long as it is neither too large nor too late."""
+        if self.is_whole:
+            return await self.of_server()
+        remaining = self.began_at + self.limits.body_seconds - time.monotonic()
+        try:
+            message = await asyncio.wait_for(self.of_server(), max(remaining, 0.001))
+        except TimeoutError:
+            seconds = f"{self.limits.body_seconds:g}"
+            raise RefusedError(408, "body_too_slow", f"the body was not there after {seconds} seconds") from None
+        self.num_bytes += len(message.get("body", b""))
+        if self.num_bytes > self.limits.body_bytes:
+            raise self.too_large()
+        self.is_whole = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            own = {name.lower() for name, _ in message.get("headers", ())}
+            added = [header for header in (*HEADERS, POLICY) if header[0] not in own]
+            if not self.is_whole:
+                # What is still to come of the body is not read any more.
+                added.append((b"connection", b"close"))
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        await self.to_server(message)
+
+    async def refuse(self, error: RefusedError) -> None:
+        """Say no, if nothing has been said yet."""
+        if not self.status:
+            await refusal(self.scope["path"], error)(self.scope, self.receive, self.send)

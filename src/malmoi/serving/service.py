@@ -1,0 +1,193 @@
+"""What all interfaces share: texts in, answers out, with the client's presence watched all the while.
+
+In: a request, a model, texts and a wish. Out: answers; a `RefusedError` where there are none. Work of any length is
+done in threads: the event loop only waits.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from starlette.requests import Request
+
+from malmoi.serving.detection import Detector
+from malmoi.serving.guard import Presence
+from malmoi.serving.keys import Client, Keys
+from malmoi.serving.limits import RefusedError, ServingConfig
+from malmoi.serving.metrics import Metrics
+from malmoi.serving.models import Loaded, Models, ServedModel
+from malmoi.serving.tickets import Ticket
+from malmoi.serving.translation import Answer, Plan, Wish, finish, make_plan
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SHORT_CHARACTERS = 2_000
+"""Texts up to here are cut and put together at once: to hand them to a thread would take longer."""
+
+
+class ClientGoneError(RefusedError):
+    """The client has left; nobody will read what we say."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "client_gone", "the client has left")
+
+
+class Service:
+    """The parts of a running service."""
+
+    def __init__(
+        self,
+        models: Models,
+        limits: ServingConfig,
+        metrics: Metrics,
+        *,
+        maybe_keys: Keys | None = None,
+        maybe_runs: Path | None = None,
+    ) -> None:
+        self.models = models
+        self.limits = limits
+        self.metrics = metrics
+        self.maybe_keys = maybe_keys
+        self.maybe_runs = maybe_runs
+        self.presence = Presence()
+        self.detector = Detector(models.sources)
+        self.threads = ThreadPoolExecutor(4, "serve")
+        self.aside = ThreadPoolExecutor(1, "aside")
+        self.num_aside = 0
+        self.loading: dict[str, asyncio.Task[Loaded]] = {}
+
+    async def in_thread(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
+        """The value of a function that may take its time."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, lambda: function(*arguments, **words))
+
+    async def load(self, model: ServedModel) -> Loaded:
+        """A model in memory; all who ask before it is there wait for the same reading."""
+        if model.maybe_loaded is not None:
+            return model.maybe_loaded
+        name = model.description.name
+        if name not in self.loading:
+            self.loading[name] = asyncio.create_task(self.in_thread(model.load))
+            self.loading[name].add_done_callback(lambda _: self.loading.pop(name))
+        return await asyncio.shield(self.loading[name])
+
+    def check_texts(self, texts: Sequence[str]) -> int:
+        """How many characters texts have; `RefusedError` where there are too many."""
+        total = sum(map(len, texts))
+        if len(texts) > self.limits.texts:
+            raise RefusedError(400, "too_many_texts", f"one request may have {self.limits.texts} texts at most")
+        if total > self.limits.characters:
+            message = f"request ({total}) exceeds text limit ({self.limits.characters})"
+            raise RefusedError(400, "text_too_long", message)
+        return total
+
+    async def plan(self, model: ServedModel, texts: Sequence[str], wish: Wish) -> tuple[Loaded, Plan]:
+        """Texts as requests to a loaded model."""
+        total = self.check_texts(texts)
+        loaded = await self.load(model)
+        arguments = (loaded, model.description, texts, wish, self.limits)
+        plan = make_plan(*arguments) if total <= SHORT_CHARACTERS else await self.in_thread(make_plan, *arguments)
+        self.metrics.add("characters", total)
+        return loaded, plan
+
+    async def client_of(self, request: Request, given: object = None) -> Client | None:
+        """Whose key a request brings, in its head or as `given` in its body; `RefusedError` where it needs one."""
+        if self.maybe_keys is None:
+            return None
+        kind, _, key = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() in ("bearer", "deepl-auth-key") and key.strip():
+            return await self.in_thread(self.maybe_keys.find, key.strip())
+        if isinstance(given, str) and given:
+            return await self.in_thread(self.maybe_keys.find, given)
+        raise RefusedError(401, "key_required", "this service needs a key")
+
+    async def translate(
+        self, request: Request, client: Client | None, model: ServedModel, texts: Sequence[str], wish: Wish
+    ) -> tuple[Loaded, list[Answer]]:
+        """Answers to all texts, unless the client leaves before."""
+        loaded, plan = await self.plan(model, texts, wish)
+        async with aclosing(self.watch(request, client, loaded, plan, watches=False)) as changes:
+            async for ticket in changes:
+                if ticket.is_done:
+                    return loaded, await self.finish(loaded, plan, ticket)
+        raise ClientGoneError
+
+    async def finish(self, loaded: Loaded, plan: Plan, ticket: Ticket) -> list[Answer]:
+        """The answers of a ticket that is done."""
+        found = ticket.hypotheses()
+        if sum(map(len, plan.texts)) <= SHORT_CHARACTERS:
+            return finish(loaded, plan, found)
+        return await self.in_thread(finish, loaded, plan, found)
+
+    async def watch(
+        self, request: Request, client: Client | None, loaded: Loaded, plan: Plan, *, watches: bool
+    ) -> AsyncGenerator[Ticket]:
+        """The ticket of a plan, again after every change (`watches`), and once when it is done.
+
+        Ends early when the client leaves; its sentences then leave the search. Whoever stops reading must close this.
+        """
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell() -> None:
+            # The loop may be closed before the last step of a batch that nobody waits for.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(changed.set)
+
+        ticket = Ticket(plan.group, plan.requests, tell, seconds=self.limits.deadline, watches=watches)
+        await self.submit(client, loaded, plan, ticket)
+        leaving = asyncio.create_task(until_gone(request))
+        try:
+            while not leaving.done():
+                changing = asyncio.create_task(changed.wait())
+                await asyncio.wait({changing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                changing.cancel()
+                if changed.is_set():
+                    changed.clear()
+                    is_done = ticket.is_done
+                    yield ticket
+                    if is_done:
+                        return
+        finally:
+            leaving.cancel()
+            if not ticket.is_done:
+                loaded.batcher.leave(ticket)
+
+    async def submit(self, client: Client | None, loaded: Loaded, plan: Plan, ticket: Ticket) -> None:
+        """Charge the client and let a ticket wait; what is refused costs nothing."""
+        if client is None or self.maybe_keys is None:
+            loaded.batcher.submit(ticket)
+            return
+        num_characters = sum(map(len, plan.texts))
+        await self.in_thread(self.maybe_keys.charge, client, num_characters)
+        try:
+            loaded.batcher.submit(ticket)
+        except RefusedError:
+            await self.in_thread(self.maybe_keys.refund, client, num_characters)
+            raise
+
+    async def apart(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
+        """The value of a function that computes for long, one at a time beside the search; few may wait for it."""
+        if self.num_aside >= 4:
+            raise RefusedError(429, "queue_full", "too many requests of this kind are waiting; try again later", 5)
+        self.num_aside += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.aside, lambda: function(*arguments, **words))
+        finally:
+            self.num_aside -= 1
+
+    def close(self) -> None:
+        """End all threads; what was accepted has been answered, or its time is over."""
+        self.models.close(1.0)
+        if self.maybe_keys is not None:
+            self.maybe_keys.close()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        self.aside.shutdown(wait=False, cancel_futures=True)
+
+
+async def until_gone(request: Request) -> None:
+    """Ends when the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

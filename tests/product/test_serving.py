@@ -1,0 +1,51 @@
+"""The service over real connections, asked by the clients that people have."""
+
+from collections.abc import Iterator
+from urllib.error import HTTPError
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from malmoi.translate import Translator
+from serving_server import GOLDEN, Running, serving
+
+SENTENCES = ("one small horse plays.", "two white dogs sleep.", "three red cats run.")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, str]:
+    """What the model itself says."""
+    translations = Translator.load(GOLDEN, device="cpu").translate(SENTENCES)
+    return {source: one.text for source, one in zip(SENTENCES, translations, strict=True)}
+
+
+def test_libretranslatepy(running: Running, expected: dict[str, str]) -> None:
+    client = LibreTranslateAPI(f"{running.url}/")
+    assert client.translate(SENTENCES[0], "en", "ko") == expected[SENTENCES[0]]
+    text = f"{SENTENCES[1]} {SENTENCES[2]}\n\n{SENTENCES[0]}"
+    assert client.translate(text, "auto", "ko") == (
+        f"{expected[SENTENCES[1]]} {expected[SENTENCES[2]]}\n\n{expected[SENTENCES[0]]}"
+    )
+    languages = client.languages()
+    assert {"code": "en", "name": "English", "targets": ["ko"]} in languages
+    (best,) = [one for one in client.detect("This is a whole sentence of English.") if one["language"] == "en"]
+    assert best["confidence"] > 50
+    with pytest.raises(HTTPError) as fault:
+        client.translate("x", "en", "de")
+    assert fault.value.code == 400
+
+
+def test_alternatives_and_lists(running: Running, expected: dict[str, str]) -> None:
+    body = {"q": list(SENTENCES), "source": "en", "target": "ko", "alternatives": 2}
+    answer = running.post("/translate", body).json
+    assert answer["translatedText"] == [expected[source] for source in SENTENCES]
+    for text, others in zip(answer["translatedText"], answer["alternatives"], strict=True):
+        assert len({text, *others}) == len(others) + 1 and 1 <= len(others) <= 2
+    one = running.post("/translate", {**body, "q": SENTENCES[0]}).json
+    assert one == {"translatedText": expected[SENTENCES[0]], "alternatives": answer["alternatives"][0]}

@@ -1,0 +1,94 @@
+"""Keys: shown once, hashed at rest, with a quota that concurrent requests cannot pass."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from malmoi.errors import ConfigError, DataError
+from malmoi.serving.keys import Keys
+from malmoi.serving.limits import RefusedError
+
+
+def test_a_key_is_known_until_it_is_removed(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    key = keys.add("Jeju", 100)
+    client = keys.find(key)
+    assert (client.name, client.maybe_characters, client.used) == ("Jeju", 100, 0)
+    with pytest.raises(ConfigError, match="already"):
+        keys.add("Jeju")
+    keys.remove("Jeju")
+    with pytest.raises(RefusedError) as refused:
+        keys.find(key)
+    assert refused.value.status == 401
+    with pytest.raises(ConfigError, match="no key"):
+        keys.remove("Jeju")
+
+
+def test_the_file_holds_no_secret(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    first, second = keys.add("a"), keys.add("b")
+    keys.close()
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    for key in (first, second):
+        assert key.rpartition("_")[2].encode() not in stored
+
+
+def test_what_is_almost_a_key_is_none(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    key, other = keys.add("a"), keys.add("b")
+    number = key.split("_")[1]
+    for wrong in (
+        "",
+        "mm",
+        key[:-1],
+        key + "x",
+        key.replace("mm_", "nn_"),
+        f"mm_{number}_",
+        f"mm_{number}_" + other.split("_", 2)[2],
+        "'; DROP TABLE keys; --",
+        "한글",
+    ):
+        with pytest.raises(RefusedError):
+            keys.find(wrong)
+    assert keys.find(key).name == "a"
+
+
+def test_a_quota_holds_however_many_ask_at_once(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    client = keys.find(keys.add("a", 100))
+
+    def charge(_: int) -> int:
+        try:
+            keys.charge(client, 7)
+        except RefusedError as error:
+            assert error.status == 456
+            return 0
+        return 7
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(charge, range(40))) == 98
+    assert [one.used for one in keys.clients()] == [98]
+    keys.refund(client, 7)
+    keys.charge(client, 9)
+    assert [one.used for one in keys.clients()] == [100]
+
+
+def test_no_quota_is_no_limit(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    client = keys.find(keys.add("a"))
+    keys.charge(client, 10**12)
+    assert keys.clients()[0].used == 10**12
+
+
+def test_another_file_is_not_taken_for_keys(tmp_path: Path) -> None:
+    place = tmp_path / "text"
+    place.write_bytes(b"no database, but long enough to be looked at" * 100)
+    with pytest.raises(DataError, match="file of keys"):
+        Keys(place)
+
+
+@pytest.mark.parametrize(("name", "characters"), [("", 1), ("a\n", 1), ("x" * 101, 1), ("a", -1), ("a", 10**16)])
+def test_names_and_quotas_are_checked(tmp_path: Path, name: str, characters: int) -> None:
+    with pytest.raises(ConfigError):
+        Keys(tmp_path / "keys.sqlite").add(name, characters)
