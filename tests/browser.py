@@ -111,6 +111,20 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def frame_says(self, script: str) -> Any:
+        """The value of an expression in the page's one frame, which may live apart; `None` while there is no frame."""
+        page, self.session = self.session, None
+        try:
+            targets = self.send("Target.getTargets")["targetInfos"]
+            maybe_frame = next((one["targetId"] for one in targets if one["type"] == "iframe"), None)
+            if maybe_frame is None:
+                return None
+            self.session = self.send("Target.attachToTarget", targetId=maybe_frame, flatten=True)["sessionId"]
+            self.send("Log.enable")
+            return self.run(script)
+        finally:
+            self.session = page
+
     def wait(self, script: str) -> None:
         """Until an expression is true."""
         self.until(lambda: bool(self.run(script)), script)
@@ -123,10 +137,14 @@ class Browser:
 
     def open(self, path: Path, width: int = 1280, height: int = 900, *, is_dark: bool = False) -> None:
         """Show a file until it says that it is ready."""
+        self.visit(path.resolve().as_uri(), width, height, is_dark=is_dark)
+
+    def visit(self, address: str, width: int = 1280, height: int = 900, *, is_dark: bool = False) -> None:
+        """Show what lies at an address until it says that it is ready."""
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=address)
         self.wait("document.documentElement?.dataset.ready === 'yes'")
 
     def place(self, selector: str) -> tuple[float, float]:
@@ -151,9 +169,17 @@ class Browser:
 
     def press(self, key: str) -> None:
         """One key, by the name that pages know it under."""
-        codes = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "End": 35}
+        codes = {"Tab": 9, "Enter": 13, "Escape": 27, "Space": 32, "End": 35, "Home": 36}
+        codes |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        name = " " if key == "Space" else key
+        texts = {"Enter": "\r", "Space": " "}
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key])
+            text = {"text": texts[key]} if kind == "keyDown" and key in texts else {}
+            self.send("Input.dispatchKeyEvent", type=kind, key=name, code=key, windowsVirtualKeyCode=codes[key], **text)
+
+    def type(self, text: str) -> None:
+        """A text, as if pasted where the cursor stands."""
+        self.send("Input.insertText", text=text)
 
     def choose(self, selector: str, value: str) -> None:
         """Another entry of a list, as a user's choice reaches the page."""

@@ -32,7 +32,7 @@ def explanation_page(explanation: Explanation, language: Language = "en") -> str
         "language": language,
         "title": escape(explanation.text[:LONGEST_TITLE]),
         "style": read_part("style.css"),
-        "script": "(() => {\n'use strict';\n" + "\n".join(read_part(name) for name in SCRIPTS) + "})();",
+        "script": script_text(),
         "data": as_json({**page_data(explanation), "arrays": index, "language": language, "texts": read_texts()}),
         "bytes": packed,
     }
@@ -46,6 +46,22 @@ def notebook_page(explanation: Explanation) -> str:
         f'<iframe srcdoc="{escape(explanation_page(explanation))}" title="malmoi explain" '
         'style="width: 100%; height: 800px; border: 0"></iframe>'
     )
+
+
+def inline_elements() -> dict[str, str]:
+    """What stands inside of the page's one `script` that runs and of its one `style`, to the letter: the same in every
+    explanation, so that a policy may name their hashes."""
+    parts = {"style": read_part("style.css"), "script": script_text()}
+    template = read_part("page.html")
+    return {
+        name: template.partition(f"<{name}>")[2].partition(f"</{name}>")[0].replace(f"{{{{{name}}}}}", text)
+        for name, text in parts.items()
+    }
+
+
+def script_text() -> str:
+    """All that draws, in one function of its own."""
+    return "(() => {\n'use strict';\n" + "\n".join(read_part(name) for name in SCRIPTS) + "})();"
 
 
 def read_part(name: str) -> str:

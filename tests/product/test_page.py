@@ -1,0 +1,419 @@
+"""The web page in a real browser, over a stand-in for the service: typed into, moved through by keys, and let down."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from browser import Browser
+from golden.make import MODEL
+from malmoi.explain import explain
+from malmoi.report.explanation import explanation_page
+from page_service import KEY, LIMIT, Service, run_rows, serve_page
+
+AXE = Path(__file__).parents[1] / "npm" / "node_modules" / "axe-core" / "axe.min.js"
+TEXT = "two small dogs sleep"
+OUTPUT = "document.querySelector('#output').innerText"
+WHOLE = "document.querySelectorAll('#output .word').length"
+MARKUP = "<img/src=x/onerror=alert(1)> <b>two</b>"
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with serve_page() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser, service: Service) -> Iterator[Browser]:
+    """The page, opened; whatever a test does, the console stays empty and nobody else is asked for anything."""
+    browser.complaints.clear()
+    browser.requests.clear()
+    browser.visit(service.address)
+    yield browser
+    browser.run("1")
+    # A status that is no success is told in the console, whatever a page makes of it.
+    assert [one for one in browser.complaints if not one.startswith("Failed to load resource")] == []
+    places = ("about:srcdoc", service.address)
+    assert [one for one in browser.requests if not one.startswith(places)] == []
+
+
+def write(page: Browser, text: str) -> None:
+    page.run("document.querySelector('#source').focus()")
+    page.type(text)
+
+
+def translate(page: Browser, text: str = TEXT) -> None:
+    write(page, text)
+    page.wait(WHOLE)
+
+
+def focused(page: Browser) -> str:
+    return page.run("document.activeElement.textContent")
+
+
+def rest(page: Browser, milliseconds: int) -> None:
+    """Longer than the page waits before it acts by itself."""
+    page.run(f"new Promise((done) => setTimeout(done, {milliseconds}))")
+
+
+def test_a_translation_shows_as_it_is_made(page: Browser, service: Service) -> None:
+    service.gate.clear()
+    write(page, TEXT)
+    page.wait(f"{OUTPUT} === '두'")
+    assert page.run("document.querySelector('#output').getAttribute('aria-busy')") == "true"
+    service.gate.set()
+    page.wait(WHOLE)
+    assert page.run(OUTPUT) == "두 작은 개가 잡니다"
+    assert page.run("document.querySelector('#output').lang") == "ko"
+    page.wait(
+        "[...document.querySelectorAll('[role=status]')].some((one) => one.textContent === '두 작은 개가 잡니다')"
+    )
+    assert page.run("document.querySelector('#source-count').textContent.trim()") == f"20 of {LIMIT} characters"
+
+
+def test_what_is_no_longer_wanted_is_dropped(page: Browser, service: Service) -> None:
+    service.gate.clear()
+    write(page, "two small")
+    page.wait(f"{OUTPUT} === '두'")
+    write(page, " dogs")
+    page.until(lambda: len(service.bodies("/api/stream")) == 2, "a second request")
+    service.gate.set()
+    page.wait(f"{OUTPUT} === '두 작은 개가'")
+    page.click(".source .plain")
+    page.wait(f"{OUTPUT} === 'The translation comes as you type'")
+    assert [body["text"] for body in service.bodies("/api/stream")] == ["two small", "two small dogs"]
+
+
+def test_another_word_is_chosen_and_the_rest_follows(page: Browser, service: Service) -> None:
+    translate(page, f"{TEXT}. The small dogs sleep")
+    page.click('[data-place="1.1"]')
+    page.wait("document.querySelectorAll('[role=option]').length === 3")
+    (body,) = service.bodies("/api/next")
+    assert (body["text"], body["prefix"]) == ("The small dogs sleep", "그")
+    assert page.run("document.querySelector('[aria-selected=true]').textContent").startswith("✓작은")
+    assert page.run("[...document.querySelectorAll('.share')].map((one) => one.textContent)") == [
+        "50 %",
+        "30 %",
+        "< 1 %",
+    ]
+    page.click("#choice-1")
+    page.wait("document.querySelector('[data-place=\"1.1\"]')?.textContent === '다른'")
+    assert page.run(OUTPUT) == "두 작은 개가 SLEEP. 그 다른 개가 잡니다"
+    assert service.bodies("/api/stream")[-1]["prefix"] == "그 다른"
+    page.click("#undo")
+    page.wait(f"{OUTPUT} === '두 작은 개가 SLEEP. 그 작은 개가 잡니다'")
+    assert page.run("document.querySelector('#undo')") is None
+
+
+def test_everything_can_be_done_by_keys(page: Browser, service: Service) -> None:
+    page.run("document.body.focus()")
+    order: list[str] = []
+    while not order or order[-1] != "source":
+        page.press("Tab")
+        order.append(page.run("document.activeElement.id || document.activeElement.textContent.trim()"))
+        assert len(order) < 12
+    assert order[:4] == ["Translate", "Runs", "language", "theme"]
+    page.type(TEXT)
+    page.wait(WHOLE)
+    while not page.run("document.activeElement.matches('#output .word')"):
+        page.press("Tab")
+    assert focused(page) == "두"
+    page.press("ArrowRight")
+    page.press("ArrowRight")
+    assert focused(page) == "개가"
+    assert page.run("document.activeElement.getAttribute('aria-label')") == "개가, 42 %"
+    assert page.run("document.querySelector('.mirror .on').textContent") == "dogs"
+    page.press("Enter")
+    page.wait("document.querySelectorAll('[role=option]').length === 3")
+    page.press("Escape")
+    page.wait("document.querySelector('[role=listbox]') === null")
+    assert focused(page) == "개가"
+    page.press("Space")
+    page.wait("document.querySelectorAll('[role=option]').length === 3")
+    page.press("ArrowDown")
+    active = "document.getElementById(document.activeElement.getAttribute('aria-activedescendant')).innerText"
+    assert page.run(active).split() == ["다른", "30", "%"]
+    page.press("Enter")
+    page.wait("document.activeElement.textContent === '다른'")
+    assert page.run(OUTPUT) == "두 작은 다른 잡니다"
+    page.press("End")
+    assert focused(page) == "잡니다"
+    page.press("Tab")
+    assert page.run("document.activeElement.id") == "shaded"
+    page.press("Space")
+    page.wait("!document.querySelector('#output').classList.contains('shaded')")
+
+
+def test_words_that_belong_together_are_marked_on_both_sides(page: Browser, service: Service) -> None:
+    translate(page)
+    page.hover('[data-place="0.1"]')
+    page.wait("document.querySelector('.mirror .on')?.textContent === 'small'")
+    shown = "getComputedStyle(document.querySelector('[data-place=\"0.1\"]'), '::after').content"
+    assert page.run(shown) == '"71 %"'
+    page.hover('.mirror [data-start="10"]')
+    page.wait("document.querySelector('#output .on')?.textContent === '개가'")
+    steps = "[...document.querySelectorAll('#output .word')].map((one) => one.className.split(' ')[1])"
+    assert page.run(steps) == ["sure", "fair", "unsure", "guess"]
+
+
+def test_a_whole_other_translation_is_chosen(page: Browser, service: Service) -> None:
+    translate(page)
+    assert page.run("document.querySelector('.alternatives mark').textContent") == "요"
+    assert page.run("document.querySelector('.alternatives .score').textContent") == "Score -0.75"
+    page.click(".alternatives li button")
+    page.wait(f"{OUTPUT} === '두 작은 개가 잡니다 요'")
+
+
+def test_history_stays_in_this_browser_until_it_is_deleted(page: Browser, service: Service) -> None:
+    entries = "document.querySelectorAll('.history .entry').length"
+    translate(page, "two")
+    page.wait(f"{entries} === 1")
+    translate(page, " small")
+    page.wait("document.querySelector('.entry')?.textContent.startsWith('two small')")
+    assert page.run(entries) == 1
+    page.click(".source .plain")
+    translate(page, "the dogs")
+    page.wait(f"{entries} === 2")
+    page.visit(service.address)
+    assert page.run(entries) == 2
+    page.click(".history summary")
+    page.click(".history li:nth-child(2) .entry")
+    page.wait(f"{OUTPUT} === '두 작은'")
+    assert page.run("document.querySelector('#source').value") == "two small"
+    page.click(".history li:nth-child(2) .square")
+    page.wait(f"{entries} === 1")
+    page.click("#history-clear")
+    page.wait("document.querySelector('#history-clear-yes') !== null")
+    page.click("#history-clear-yes")
+    page.wait("document.querySelector('.history') === null")
+    page.visit(service.address)
+    assert page.run(entries) == 0
+
+
+def test_language_and_light_are_switched_and_remembered(page: Browser, service: Service) -> None:
+    ground = "getComputedStyle(document.querySelector('.desk')).backgroundColor"
+    assert page.run(ground) == "rgb(255, 255, 255)"
+    page.click("#theme")
+    page.wait(f"{ground} === 'rgb(13, 17, 23)'")
+    page.choose("#language", "ko")
+    page.wait("document.documentElement.lang === 'ko'")
+    translate(page)
+    page.visit(service.address)
+    assert page.run(ground) == "rgb(13, 17, 23)"
+    assert page.run("document.title") == "malmoi · 번역"
+    said = page.run("document.body.innerText")
+    assert not [
+        word
+        for word in ("English", "Translate", "Model", "characters", "Copy")
+        if word in said.replace("English\n", "")
+    ]
+    page.visit(service.address, is_dark=True)
+    page.click("#theme")
+    page.wait(f"{ground} === 'rgb(255, 255, 255)'")
+    page.run("localStorage.clear()")
+    page.visit(service.address, is_dark=True)
+    assert page.run(ground) == "rgb(13, 17, 23)"
+
+
+def test_a_character_that_is_being_put_together_is_not_translated(page: Browser, service: Service) -> None:
+    page.run("document.querySelector('#source').focus()")
+    page.choose("#model", "ko-en")
+    page.type("a")
+    for part in ("ㄱ", "개", "갯"):
+        page.send("Input.imeSetComposition", text=part, selectionStart=1, selectionEnd=1)
+    rest(page, 900)
+    assert service.bodies("/api/stream") == []
+    assert page.run("document.querySelector('#source').value") == "a갯"
+    page.type("갯")
+    page.wait(WHOLE)
+    assert [body["text"] for body in service.bodies("/api/stream")] == ["a갯"]
+
+
+def test_text_from_right_to_left(page: Browser, service: Service) -> None:
+    page.choose("#model", "en-ar")
+    translate(page)
+    direction = "getComputedStyle(document.querySelector('{}')).direction"
+    assert page.run(direction.format("#output")) == "rtl"
+    assert page.run(direction.format("#source")) == "ltr"
+    page.run("document.querySelector('[data-place=\"0.0\"]').focus()")
+    page.press("ArrowLeft")
+    assert focused(page) == "صغيران"
+    page.press("ArrowRight")
+    assert focused(page) == "كلبان"
+
+
+def test_another_direction_and_another_model(page: Browser, service: Service) -> None:
+    translate(page)
+    page.click(".model-bar .round")
+    page.wait("document.querySelector('#model').value === 'ko-en'")
+    page.until(lambda: service.bodies("/api/stream")[-1]["text"] == "두 작은 개가 잡니다", "the output as source")
+    assert service.bodies("/api/stream")[-1]["model"] == "ko-en"
+    page.choose("#model", "en-ar")
+    page.wait("document.querySelector('.model-bar .round').disabled")
+    page.wait(WHOLE)
+    page.visit(service.address)
+    assert page.run("document.querySelector('#model').value") == "en-ar"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_service_that_asks_for_patience_is_asked_again(page: Browser, service: Service, status: int) -> None:
+    service.faults = [(status, {"Retry-After": "1"})]
+    write(page, TEXT)
+    page.wait("document.querySelector('.fault') !== null")
+    said = {429: "Many are asking", 503: "being restarted"}[status]
+    assert said in page.run("document.querySelector('.fault').textContent")
+    page.wait(WHOLE)
+    assert page.run("document.querySelector('.fault')") is None
+    assert len(service.bodies("/api/stream")) == 2
+
+
+def test_faults_are_told_and_tried_again(page: Browser, service: Service) -> None:
+    service.faults = [(500, {}), (400, {})]
+    write(page, TEXT)
+    page.wait("document.querySelector('.fault') !== null")
+    assert "a fault of the tests" in page.run("document.querySelector('.fault').textContent")
+    page.click(".fault button")
+    page.wait("document.querySelector('.fault')?.textContent.startsWith('This cannot be translated')")
+    assert page.run("document.querySelector('.fault button')") is None
+    page.send("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1, uploadThroughput=-1)
+    write(page, " and")
+    page.wait("document.querySelector('.fault')?.textContent.startsWith('The service does not answer')")
+    page.send("Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1)
+    page.wait(f"{OUTPUT} === '두 작은 개가 잡니다 그리고'")
+    assert page.run("document.querySelector('.fault')") is None
+
+
+def test_a_text_that_is_too_long_is_not_sent(page: Browser, service: Service) -> None:
+    write(page, "두" * (LIMIT + 1))
+    page.wait("document.querySelector('#source-count').textContent.includes('1 too many')")
+    rest(page, 600)
+    assert service.bodies("/api/stream") == []
+    assert page.run("document.querySelector('#source').getAttribute('aria-invalid')") == "true"
+
+
+def test_a_key_is_asked_for(page: Browser, service: Service) -> None:
+    service.key_required = True
+    page.visit(service.address)
+    write(page, TEXT)
+    page.wait("document.querySelector('.fault')?.textContent.startsWith('The key is missing')")
+    page.run("document.querySelector('#key').focus()")
+    page.type(KEY)
+    page.press("Enter")
+    page.wait("document.querySelector('.key button').textContent === 'In use'")
+    write(page, " and")
+    page.wait(WHOLE)
+    page.visit(service.address)
+    translate(page)
+
+
+def test_markup_is_text(page: Browser, service: Service) -> None:
+    translate(page, MARKUP)
+    assert page.run(OUTPUT) == MARKUP.upper()
+    page.click('[data-place="0.0"]')
+    page.wait("document.querySelectorAll('[role=option]').length === 3")
+    assert page.run("[document.images.length, document.querySelectorAll('#translate b b').length]") == [1, 0]
+
+
+def test_an_explanation_runs_in_its_frame_and_nowhere_else(page: Browser, service: Service) -> None:
+    service.explanation = explanation_page(explain(MODEL, "two small dogs sleep."))
+    translate(page)
+    page.click("#explain")
+    page.wait("document.querySelector('iframe') !== null")
+    assert page.run("document.querySelector('iframe').getAttribute('sandbox')") == "allow-scripts"
+    assert page.run("document.querySelector('iframe').contentDocument") is None
+    (body,) = service.bodies("/api/explain")
+    assert body == {"model": "en-ko", "text": TEXT, "language": "en"}
+    page.until(lambda: page.frame_says("document.documentElement.dataset.ready") == "yes", "the frame is ready")
+    assert page.frame_says("getComputedStyle(document.querySelector('.top')).display") == "flex"
+    assert "how" in page.frame_says("document.querySelector('main').innerText").lower()
+    page.choose("#language", "ko")
+    page.until(lambda: len(service.bodies("/api/explain")) == 2, "asked for anew")
+    assert service.bodies("/api/explain")[-1]["language"] == "ko"
+    page.click(".explain .plain")
+    page.wait("document.querySelector('iframe') === null")
+
+
+def test_runs_are_drawn_and_followed(page: Browser, service: Service) -> None:
+    page.run("location.hash = 'runs'")
+    page.wait("document.querySelectorAll('.uplot').length === 2")
+    checked = "[...document.querySelectorAll('[name=run]:checked')].map((one) => one.value)"
+    assert page.run(checked) == ["second"]
+    page.click("[name=run][value=first]")
+    page.wait("document.querySelectorAll('.chart:first-child .values li').length === 2")
+    label = "document.querySelector('.plot').getAttribute('aria-label')"
+    assert page.run(label).startswith("loss · training. second: best 1.371 at step 600, last 1.371. first: best 0.7273")
+    differing = "[...document.querySelectorAll('.differs')].map((one) => one.innerText.split(/\\s+/))"
+    assert page.run(differing) == [["≠", "differs", "model.width", "256", "128"]]
+    page.click("#all-settings")
+    page.wait("document.querySelectorAll('.settings-table tbody tr').length === 3")
+    service.runs["second"] = (run_rows(1.2, 800), "finished", 256)
+    page.wait("document.querySelectorAll('.runs .status.finished').length === 2")
+    page.wait(f"{label}.includes('at step 800')")
+    service.runs["second"] = (run_rows(1.3, 300), "running", 256)
+    page.wait(f"{label}.includes('second: best 2.6 at step 300')")
+    before = page.run("document.querySelector('canvas').toDataURL()")
+    page.click("[name=axis][value=seconds]")
+    page.wait(f"document.querySelector('canvas').toDataURL() !== {json.dumps(before)}")
+    page.click("#metrics [value=nll]")
+    page.wait("document.querySelectorAll('.uplot').length === 3")
+    page.hover(".plot")
+    page.wait("document.querySelector('.values b') !== null")
+
+
+def test_pieces_of_the_page_by_themselves(page: Browser) -> None:
+    stream = ': hello\r\nevent: partial\r\ndata: {"a":\r\ndata: 1}\r\n\r\ndata:x\n\nevent: done\rdata: ü\r\rid: 3\n\n'
+    script = f"""(async () => {{
+      const {{ eventParser }} = await import('./events.js');
+      const stream = {json.dumps(stream)}, found = [];
+      for (let size = 1; size < 9; size++) {{
+        const push = eventParser(), events = [];
+        for (let at = 0; at < stream.length; at += size) events.push(...push(stream.slice(at, at + size)));
+        found.push(JSON.stringify(events));
+      }}
+      return [...new Set(found)];
+    }})()"""
+    (events,) = page.run(script)
+    assert json.loads(events) == [
+        {"event": "partial", "data": '{"a":\n1}'},
+        {"event": "message", "data": "x"},
+        {"event": "done", "data": "ü"},
+    ]
+    differences = "import('./words.js').then((m) => m.differences('a new dog runs', 'the dog runs'))"
+    assert [one["text"] for one in page.run(differences) if one["marked"]] == ["a", "new"]
+    percents = "import('./confidence.js').then((m) => [1, 0.9999, 0.5, 0.0001].map(m.percent))"
+    assert page.run(percents) == ["100 %", "> 99 %", "50 %", "< 1 %"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("is_dark", [False, True])
+def test_nothing_sticks_out_and_everyone_can_read_it(
+    page: Browser, service: Service, width: int, is_dark: bool
+) -> None:
+    page.visit(service.address, width, is_dark=is_dark)
+    page.choose("#language", "ko" if is_dark else "en")
+    translate(page, f"{TEXT}. The small dogs sleep and sleep and sleep and sleep")
+    fits = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert page.run(fits)
+    page.wait("document.querySelector('.history') !== null")
+    page.click(".history summary")
+    page.click('[data-place="1.6"]')
+    page.wait("document.querySelectorAll('[role=option]').length === 3")
+    assert page.run(fits)
+    check_with_axe(page)
+    page.run("location.hash = 'runs'")
+    page.wait("document.querySelectorAll('.uplot').length === 2")
+    page.click("[name=run][value=first]")
+    page.wait("document.querySelector('.differs') !== null")
+    assert page.run(fits)
+    check_with_axe(page)
+
+
+def check_with_axe(page: Browser) -> None:
+    if not AXE.exists():
+        pytest.skip("no axe-core is installed (npm ci --prefix tests/npm)")
+    page.run(AXE.read_text(encoding="utf-8") + "; undefined")
+    found = page.run("axe.run(document).then((done) => done.violations)")
+    told = [(one["id"], one["impact"], [node["html"][:200] for node in one["nodes"]]) for one in found]
+    assert [one for one in told if one[1] in ("serious", "critical", "moderate")] == []
