@@ -3,21 +3,24 @@
 In: models, limits, keys and folders. Out: an application for a server, and the `Service` behind it.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
+from malmoi.serving.api import Api
 from malmoi.serving.bodies import refusal, reply
 from malmoi.serving.guard import Guard
 from malmoi.serving.libre import Libre
 from malmoi.serving.limits import RefusedError
+from malmoi.serving.page_files import PageFile, page_files, page_policy
 from malmoi.serving.service import Service
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,7 +46,9 @@ def create_app(service: Service) -> ASGIApp:
     )
     app.add_exception_handler(RefusedError, say_refusal)
     app.add_exception_handler(HTTPException, say_http_fault)
+    app.add_exception_handler(RequestValidationError, say_bad_address)
     app.include_router(Libre(service).routes())
+    app.include_router(Api(service).routes())
     add_own_routes(app, service)
     if service.limits.cors:
         app.add_middleware(
@@ -57,7 +62,7 @@ def create_app(service: Service) -> ASGIApp:
 
 
 def add_own_routes(app: FastAPI, service: Service) -> None:
-    """The document of all routes, and the numbers."""
+    """The document of all routes, the numbers, and the page."""
 
     async def spec() -> JSONResponse:
         return reply(app.openapi())
@@ -67,11 +72,33 @@ def add_own_routes(app: FastAPI, service: Service) -> None:
 
     app.add_api_route("/spec", spec, methods=["GET"], include_in_schema=False)
     app.add_api_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
+    policy = page_policy()
+    for path, file in page_files().items():
+        app.add_api_route(f"/{path}", answer_with(file, policy), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def answer_with(file: PageFile, policy: str) -> Callable[[Request], Awaitable[Response]]:
+    """The route of a file of the page."""
+
+    async def page(request: Request) -> Response:
+        headers = {"ETag": file.etag, "Cache-Control": "no-cache", "Content-Security-Policy": policy}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.media_type, headers=headers)
+
+    return page
 
 
 async def say_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     return refusal(request.url.path, error)
+
+
+async def say_bad_address(request: Request, error: Exception) -> Response:
+    """A part of the address that is not what it must be."""
+    assert isinstance(error, RequestValidationError)
+    fault = error.errors()[0]
+    return refusal(request.url.path, RefusedError(400, "bad_request", f"{fault['loc'][-1]}: {fault['msg']}"))
 
 
 async def say_http_fault(request: Request, error: Exception) -> Response:

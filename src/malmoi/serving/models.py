@@ -26,6 +26,7 @@ from malmoi.translate import Translator
 
 CODE = r"[a-z]{2,3}(?:-[A-Z][A-Za-z]{1,3})?"
 PAIR = re.compile(f"({CODE})-({CODE})")
+LONGEST_EXAMPLE = 200
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -39,6 +40,8 @@ class Description:
     target: str
     config: StoredConfig
     num_parameters: int
+    examples: tuple[str, ...] = ()
+    """Sentences to try it with."""
 
     @property
     def has_attention(self) -> bool:
@@ -185,7 +188,8 @@ def describe(word: str) -> Description:
             path,
         )
     source, target = pair.groups() if pair is not None else ("", "")
-    return Description(name, path, source, target, config, card.num_parameters)
+    examples = tuple(one.source for one in card.sentences if len(one.source) <= LONGEST_EXAMPLE)[:3]
+    return Description(name, path, source, target, config, card.num_parameters, examples)
 
 
 def default_name(path: Path) -> str:

@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from starlette.requests import Request
 
+from malmoi.decoding.interface import Hypothesis
 from malmoi.serving.detection import Detector
 from malmoi.serving.guard import Presence
 from malmoi.serving.keys import Client, Keys
@@ -34,6 +36,15 @@ class ClientGoneError(RefusedError):
 
     def __init__(self) -> None:
         super().__init__(499, "client_gone", "the client has left")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A ticket that waits for its turn, and what is set when it changes."""
+
+    ticket: Ticket
+    changed: asyncio.Event
+    loaded: Loaded
 
 
 class Service:
@@ -104,31 +115,37 @@ class Service:
             return await self.in_thread(self.maybe_keys.find, given)
         raise RefusedError(401, "key_required", "this service needs a key")
 
+    async def charge(self, client: Client | None, num_characters: int) -> None:
+        """Count what a client uses; `RefusedError` where it is too much."""
+        if client is not None and self.maybe_keys is not None:
+            await self.in_thread(self.maybe_keys.charge, client, num_characters)
+
     async def translate(
         self, request: Request, client: Client | None, model: ServedModel, texts: Sequence[str], wish: Wish
     ) -> tuple[Loaded, list[Answer]]:
         """Answers to all texts, unless the client leaves before."""
         loaded, plan = await self.plan(model, texts, wish)
-        async with aclosing(self.watch(request, client, loaded, plan, watches=False)) as changes:
-            async for ticket in changes:
-                if ticket.is_done:
-                    return loaded, await self.finish(loaded, plan, ticket)
-        raise ClientGoneError
+        return loaded, await self.finish(loaded, plan, await self.search(request, client, loaded, plan))
 
-    async def finish(self, loaded: Loaded, plan: Plan, ticket: Ticket) -> list[Answer]:
-        """The answers of a ticket that is done."""
-        found = ticket.hypotheses()
+    async def finish(self, loaded: Loaded, plan: Plan, found: Sequence[Sequence[Hypothesis]]) -> list[Answer]:
+        """Hypotheses as texts."""
         if sum(map(len, plan.texts)) <= SHORT_CHARACTERS:
             return finish(loaded, plan, found)
         return await self.in_thread(finish, loaded, plan, found)
 
-    async def watch(
-        self, request: Request, client: Client | None, loaded: Loaded, plan: Plan, *, watches: bool
-    ) -> AsyncGenerator[Ticket]:
-        """The ticket of a plan, again after every change (`watches`), and once when it is done.
+    async def search(
+        self, request: Request, client: Client | None, loaded: Loaded, plan: Plan
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of a plan, unless the client leaves before."""
+        watched = await self.submit(client, loaded, plan)
+        async with aclosing(self.watch(request, watched)) as changes:
+            async for ticket in changes:
+                if ticket.is_done:
+                    return ticket.hypotheses()
+        raise ClientGoneError
 
-        Ends early when the client leaves; its sentences then leave the search. Whoever stops reading must close this.
-        """
+    async def submit(self, client: Client | None, loaded: Loaded, plan: Plan, *, watches: bool = False) -> Watched:
+        """Charge the client and let the sentences wait for their turn; what is refused costs nothing."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -137,7 +154,22 @@ class Service:
                 loop.call_soon_threadsafe(changed.set)
 
         ticket = Ticket(plan.group, plan.requests, tell, seconds=self.limits.deadline, watches=watches)
-        await self.submit(client, loaded, plan, ticket)
+        num_characters = sum(map(len, plan.texts))
+        await self.charge(client, num_characters)
+        try:
+            loaded.batcher.submit(ticket)
+        except RefusedError:
+            if client is not None and self.maybe_keys is not None:
+                await self.in_thread(self.maybe_keys.refund, client, num_characters)
+            raise
+        return Watched(ticket, changed, loaded)
+
+    async def watch(self, request: Request, watched: Watched) -> AsyncGenerator[Ticket]:
+        """The ticket after every change that it tells of, and once when it is done.
+
+        Ends early when the client leaves; its sentences then leave the search. Whoever stops reading must close this.
+        """
+        ticket, changed = watched.ticket, watched.changed
         leaving = asyncio.create_task(until_gone(request))
         try:
             while not leaving.done():
@@ -153,20 +185,7 @@ class Service:
         finally:
             leaving.cancel()
             if not ticket.is_done:
-                loaded.batcher.leave(ticket)
-
-    async def submit(self, client: Client | None, loaded: Loaded, plan: Plan, ticket: Ticket) -> None:
-        """Charge the client and let a ticket wait; what is refused costs nothing."""
-        if client is None or self.maybe_keys is None:
-            loaded.batcher.submit(ticket)
-            return
-        num_characters = sum(map(len, plan.texts))
-        await self.in_thread(self.maybe_keys.charge, client, num_characters)
-        try:
-            loaded.batcher.submit(ticket)
-        except RefusedError:
-            await self.in_thread(self.maybe_keys.refund, client, num_characters)
-            raise
+                watched.loaded.batcher.leave(ticket)
 
     async def apart(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
         """The value of a function that computes for long, one at a time beside the search; few may wait for it."""

@@ -1,0 +1,262 @@
+"""Our own interface: what neither of the foreign ones has, for the page and for programs.
+
+In: JSON. Out: JSON, events, or the page of an explanation; a fault is `{"error": {"code": ..., "message": ...}}`.
+"""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Literal, cast, get_args
+
+from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+
+from malmoi.checkpoint import Model, load_model
+from malmoi.errors import MalmoiError
+from malmoi.explain.sentence import explain_sentence
+from malmoi.report.explanation import Language, explanation_page
+from malmoi.serving.bodies import body_of, check, read_fields, reply
+from malmoi.serving.following import next_words
+from malmoi.serving.limits import RefusedError, bounded_options, check_number
+from malmoi.serving.models import Loaded, ServedModel
+from malmoi.serving.runs import list_runs, read_run
+from malmoi.serving.service import Client, Service
+from malmoi.serving.tables import (
+    ExplainBody,
+    Fault,
+    NextBody,
+    NextWords,
+    Offsets,
+    TranslateBody,
+    Translated,
+    answer_table,
+    sentence_table,
+)
+from malmoi.serving.tickets import Ticket
+from malmoi.serving.translation import Plan, Wish, build, make_answer
+from malmoi.text.ids import REPLACEMENT
+
+FAULTS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Fault} for status in (400, 401, 404, 408, 413, 415, 429, 500, 503)
+}
+EVENTS = "text/event-stream"
+MOST_STEP = 2**53
+
+
+class Api:
+    """The routes."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.explained: dict[str, Model] = {}
+
+    def routes(self) -> APIRouter:
+        router = APIRouter(prefix="/api", tags=["malmoi"], responses=FAULTS)
+        add = router.add_api_route
+        translate = body_of(TranslateBody, forms=False)
+        add("/models", self.models, methods=["GET"], response_model=dict[str, Any])
+        add("/translate", self.translate, methods=["POST"], response_model=Translated, openapi_extra=translate)
+        add(
+            "/stream",
+            self.stream,
+            methods=["POST"],
+            response_class=Response,
+            responses={200: {"content": {EVENTS: {"schema": {"type": "string"}}}}},
+            openapi_extra=translate,
+        )
+        following = body_of(NextBody, forms=False)
+        add("/next", self.next, methods=["POST"], response_model=NextWords, openapi_extra=following)
+        explain = body_of(ExplainBody, forms=False)
+        add("/explain", self.explain, methods=["POST"], response_class=HTMLResponse, openapi_extra=explain)
+        add("/runs", self.runs, methods=["GET"], response_model=dict[str, Any])
+        add("/runs/{name}", self.run, methods=["GET"], response_model=dict[str, Any])
+        return router
+
+    async def models(self) -> JSONResponse:
+        """What is served, and what may be asked for."""
+        limits = self.service.limits
+        table = {
+            "models": [model_table(model) for model in self.service.models.by_name.values()],
+            "limits": {
+                "characters": limits.characters,
+                "alternatives": limits.alternatives + 1,
+                "beam_size": limits.beam_size,
+                "max_length": limits.max_length,
+                "constraints": limits.constraints,
+                "explain_characters": limits.explain_characters,
+            },
+            "key_required": self.service.maybe_keys is not None,
+            "runs": self.service.maybe_runs is not None,
+        }
+        return reply(table)
+
+    async def read(self, request: Request) -> tuple[TranslateBody, Client | None, ServedModel, Wish]:
+        """What a request for a translation asks for."""
+        fields, is_form = await read_fields(request)
+        client = await self.service.client_of(request)
+        body = check(TranslateBody, fields, is_form=is_form)
+        limits = self.service.limits
+        if len(body.constraints) > limits.constraints:
+            raise RefusedError(400, "bad_request", f"constraints: at most {limits.constraints} phrases")
+        self.service.check_texts([body.text, body.prefix, *body.constraints])
+        options = bounded_options(body.options, limits, n_best=body.n_best)
+        wish = Wish(options, body.prefix, tuple(body.constraints), aligns=body.details)
+        return body, client, self.service.models.named(body.model), wish
+
+    async def translate(self, request: Request) -> JSONResponse:
+        """Translate a text; with `details` words, tokens and alignments too."""
+        body, client, model, wish = await self.read(request)
+        loaded, (answer,) = await self.service.translate(request, client, model, [body.text], wish)
+        return reply(await self.service.in_thread(answer_table, loaded, answer, details=body.details))
+
+    async def stream(self, request: Request) -> Response:
+        """Translate a text and tell it while it is made: events `partial`, `sentence`, and `done` or `error`."""
+        body, client, model, wish = await self.read(request)
+        loaded, plan = await self.service.plan(model, [body.text], wish)
+        watched = await self.service.submit(client, loaded, plan, watches=True)
+        events = self.events(loaded, plan, watched.ticket, self.service.watch(request, watched), body)
+        return StreamingResponse(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
+
+    async def events(
+        self,
+        loaded: Loaded,
+        plan: Plan,
+        ticket: Ticket,
+        changes: AsyncGenerator[Ticket],
+        body: TranslateBody,
+    ) -> AsyncGenerator[str]:
+        """The events of one translation."""
+        telling = Telling(loaded, plan, ticket, details=body.details)
+        try:
+            async with aclosing(changes):
+                async for _ in changes:
+                    for name, table in telling.news():
+                        yield event(name, table)
+            if not ticket.is_done:
+                return
+            (answer,) = await self.service.finish(loaded, plan, ticket.hypotheses())
+            yield event("done", answer_table(loaded, answer, details=body.details))
+        except RefusedError as error:
+            yield event("error", {"code": error.code, "message": error.message})
+
+    async def next(self, request: Request) -> JSONResponse:
+        """Words that could stand behind a prefix of the translation of one sentence."""
+        fields, is_form = await read_fields(request)
+        client = await self.service.client_of(request)
+        body = check(NextBody, fields, is_form=is_form)
+        check_number("count", body.count, 1, self.service.limits.alternatives + 1, whole=True)
+        self.service.check_texts([body.text, body.prefix])
+        model = self.service.models.named(body.model)
+        words = await next_words(self.service, request, client, model, body.text, body.prefix, body.count)
+        table = [{"text": one.text, "probability": one.probability, "prefix": one.prefix} for one in words]
+        return reply({"words": table})
+
+    async def explain(self, request: Request) -> Response:
+        """The page of `malmoi explain` for one sentence."""
+        fields, is_form = await read_fields(request)
+        client = await self.service.client_of(request)
+        body = check(ExplainBody, fields, is_form=is_form)
+        if body.language not in get_args(Language):
+            raise RefusedError(400, "bad_request", f"language: must be {' or '.join(get_args(Language))}")
+        most = self.service.limits.explain_characters
+        if len(body.text) > most:
+            raise RefusedError(400, "text_too_long", f"a sentence of at most {most} characters is explained")
+        model = self.service.models.named(body.model)
+        await self.service.charge(client, len(body.text))
+        page = await self.service.apart(self.explanation, model, body.text, cast(Language, body.language))
+        return HTMLResponse(page)
+
+    def explanation(self, model: ServedModel, text: str, language: Language) -> str:
+        """The page; the network that is replayed is read when the first one is asked for."""
+        one = model.description
+        try:
+            if one.name not in self.explained:
+                self.explained[one.name] = load_model(one.path)
+            return explanation_page(explain_sentence(self.explained[one.name], text), language)
+        except MalmoiError as error:
+            raise RefusedError(400, "cannot_explain", str(error)) from error
+
+    async def runs(self, request: Request) -> JSONResponse:
+        """Runs of training in the folder that the operator named."""
+        await self.service.client_of(request)
+        folder = self.service.maybe_runs
+        return reply({"runs": [] if folder is None else await self.service.in_thread(list_runs, folder)})
+
+    async def run(
+        self,
+        request: Request,
+        name: str = Path(max_length=255),
+        after: int = Query(default=-1, ge=-1, le=MOST_STEP),
+    ) -> JSONResponse:
+        """What a run has written behind a step."""
+        await self.service.client_of(request)
+        folder = self.service.maybe_runs
+        if folder is None:
+            raise RefusedError(404, "no_such_run", "this service shows no runs")
+        return reply(await self.service.in_thread(read_run, folder, name, after))
+
+
+class Telling:
+    """What of a translation has been told."""
+
+    def __init__(self, loaded: Loaded, plan: Plan, ticket: Ticket, *, details: bool) -> None:
+        self.loaded = loaded
+        self.plan = plan
+        self.ticket = ticket
+        self.details = details
+        self.said: dict[int, str] = {}
+        self.done: set[int] = set()
+        # Which sentence each request is of: those that were known without the model have none.
+        self.sentences = [number for number, one in enumerate(plan.prepared) if one.request is not None]
+
+    def news(self) -> list[tuple[Literal["partial", "sentence"], dict[str, Any]]]:
+        """Events since the last call."""
+        found: list[tuple[Literal["partial", "sentence"], dict[str, Any]]] = []
+        target = self.loaded.translator.tokenizers.target
+        for place, ids in list(self.ticket.partial.items()):
+            # The rest of a character may still come.
+            text = target.decode(ids).strip().rstrip(REPLACEMENT)
+            if place not in self.done and text and self.said.get(place) != text:
+                self.said[place] = text
+                found.append(("partial", {"sentence": self.sentences[place], "text": text}))
+        for place, hypotheses in enumerate(self.ticket.results):
+            if hypotheses is not None and place not in self.done:
+                self.done.add(place)
+                found.append(("sentence", self.sentence(self.sentences[place], hypotheses)))
+        return found
+
+    def sentence(self, number: int, hypotheses: Any) -> dict[str, Any]:
+        """A sentence that is done; places in its translation count from its own beginning."""
+        done = build(self.loaded, self.plan.prepared[number], iter([hypotheses]), self.plan.config)
+        text, span = self.plan.texts[0], self.plan.spans[0][number]
+        answer = make_answer(text, [span], [done])
+        alone = replace(answer.sentences[0], start=0)
+        offsets = Offsets(text), Offsets(alone.translation.text)
+        return {
+            "sentence": number,
+            **sentence_table(self.loaded, answer, alone, *offsets, details=self.details),
+        }
+
+
+def event(name: str, table: Any) -> str:
+    """One server-sent event; JSON has no line breaks of its own."""
+    return f"event: {name}\ndata: {json.dumps(table, ensure_ascii=False, allow_nan=False)}\n\n"
+
+
+def model_table(model: ServedModel) -> dict[str, Any]:
+    """A model as clients see it."""
+    one = model.description
+    return {
+        "name": one.name,
+        "source": one.source,
+        "target": one.target,
+        "source_name": one.source_name,
+        "target_name": one.target_name,
+        "architecture": one.config.model.architecture,
+        "attention": one.has_attention,
+        "parameters": one.num_parameters,
+        "explain": True,
+        "examples": list(one.examples),
+    }
