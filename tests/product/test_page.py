@@ -96,7 +96,7 @@ def test_another_word_is_chosen_and_the_rest_follows(page: Browser, service: Ser
     assert page.run("[...document.querySelectorAll('.share')].map((one) => one.textContent)") == [
         "50 %",
         "30 %",
-        "< 1 %",
+        "0.1 %",
     ]
     page.click("#choice-1")
     page.wait("document.querySelector('[data-place=\"1.1\"]')?.textContent === '다른'")
@@ -275,7 +275,7 @@ def test_faults_are_told_and_tried_again(page: Browser, service: Service) -> Non
     page.wait("document.querySelector('.fault') !== null")
     assert "a fault of the tests" in page.run("document.querySelector('.fault').textContent")
     page.click(".fault button")
-    page.wait("document.querySelector('.fault')?.textContent.startsWith('This cannot be translated')")
+    page.wait("document.querySelector('.fault')?.textContent.startsWith('The service cannot take this')")
     assert page.run("document.querySelector('.fault button')") is None
     page.send("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1, uploadThroughput=-1)
     write(page, " and")
@@ -382,8 +382,8 @@ def test_pieces_of_the_page_by_themselves(page: Browser) -> None:
     ]
     differences = "import('./words.js').then((m) => m.differences('a new dog runs', 'the dog runs'))"
     assert [one["text"] for one in page.run(differences) if one["marked"]] == ["a", "new"]
-    percents = "import('./confidence.js').then((m) => [1, 0.9999, 0.5, 0.0001].map(m.percent))"
-    assert page.run(percents) == ["100 %", "> 99 %", "50 %", "< 1 %"]
+    percents = "import('./confidence.js').then((m) => [1, 0.9999, 0.5, 0.004, 0.0001].map(m.percent))"
+    assert page.run(percents) == ["100 %", "> 99 %", "50 %", "0.4 %", "< 0.1 %"]
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -35,7 +35,10 @@ function List({ one, index, isCurrent, onForce }) {
       (other) => html`<li>
         <button type="button" dir="auto" disabled=${!isCurrent} onClick=${() => onForce(index, other.text)}>
           <span>${differences(other.text, one.target).map((piece) => (piece.marked ? html`<mark>${piece.text}</mark>` : piece.text))}</span>
-          <span class="score" title=${t("score")}><span class="unseen">${t("score")} </span>${number(other.score, 2)}</span>
+          ${
+            other.score !== null &&
+            html`<span class="score" title=${t("score")}><span class="unseen">${t("score")} </span>${number(other.score, 2)}</span>`
+          }
         </button>
       </li>`,
     )}

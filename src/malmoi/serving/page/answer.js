@@ -14,11 +14,11 @@
  * @property {string} source
  * @property {number} sourceStart
  * @property {string} target
- * @property {number} score
+ * @property {number | null} score `null` where the model was not asked
  * @property {Word[]} words
  * @property {{text: string, start: number, end: number}[]} sourceWords
  * @property {[number, number][]} alignment source word, output word
- * @property {{text: string, score: number}[]} alternatives
+ * @property {{text: string, score: number | null}[]} alternatives
  * @property {number} forced how many characters of the output were asked for
  *
  * @typedef {object} Answer
@@ -118,6 +118,22 @@ export function pieces(sentence) {
   });
   if (end < sentence.target.length) found.push({ text: sentence.target.slice(end), word: null });
   return found;
+}
+
+/**
+ * Choices that are words of their own where the one that was said is: others would only go on with the word before.
+ * @template {{text: string, prefix: string}} T
+ * @param {T[]} choices
+ * @param {string} before what stands before the word, with the space behind it
+ * @returns {T[]} each text once
+ */
+export function fitting(choices, before) {
+  const texts = new Set();
+  return choices.filter((one) => {
+    const isNew = one.prefix.startsWith(before) && !texts.has(one.text);
+    texts.add(isNew ? one.text : null);
+    return isNew;
+  });
 }
 
 /** @param {Sentence} sentence @param {number} word @returns {number[]} the source words that an output word goes with */

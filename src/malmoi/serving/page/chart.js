@@ -54,12 +54,18 @@ export function Chart({ metric, axis, lines, isDark }) {
   </figure>`;
 }
 
+/** @type {Record<string, string>} */
+const ABBREVIATIONS = { bleu: "BLEU", chrf: "chrF", ter: "TER", wer: "WER", ser: "SER", lr: "learning rate", nll: "NLL" };
+
+/** @param {string} metric without the word that says where it was measured @returns {string} */
+export function plainName(metric) {
+  return ABBREVIATIONS[metric] ?? metric.replaceAll("_", " ");
+}
+
 /** @param {string} metric @param {(key: string) => string} t @returns {string} */
 export function nameOf(metric, t) {
   const isValid = metric.startsWith("valid_");
-  const plain = (isValid ? metric.slice(6) : metric).replaceAll("_", " ");
-  const words = /^(bleu|chrf|ter)$/.test(plain) ? { bleu: "BLEU", chrf: "chrF", ter: "TER" }[plain] : plain;
-  return `${words} · ${t(isValid ? "validation" : "training")}`;
+  return `${plainName(isValid ? metric.slice(6) : metric)} · ${t(isValid ? "validation" : "training")}`;
 }
 
 /** @param {{place: number, isDark: boolean}} props the line of a run, as in the chart */
@@ -101,7 +107,7 @@ function makeOptions(room, lines, metric, axis, isDark, language, onCursor) {
     width: room.clientWidth,
     height: HEIGHT,
     legend: { show: false },
-    cursor: { sync: { key: "runs" }, focus: { prox: 24 }, drag: { x: true, y: false } },
+    cursor: { y: false, sync: { key: "runs" }, focus: { prox: 24 }, drag: { x: true, y: false } },
     scales: { x: { time: false } },
     axes: [
       { ...common, values: (_, ticks) => ticks.map((/** @type {number} */ one) => (axis === "seconds" ? clock(one) : language.short(one))), size: 30 },

@@ -1,11 +1,12 @@
 // @ts-check
-// How sure the model was of a word: four steps, told apart by shade and by the line under the word.
+// How sure the model was of a word: four steps, told apart by shade and by the line under the word. A model that was
+// trained with label smoothing is never surer than about 93 %: the first step takes that in.
 
 /** Each step with the least probability that belongs to it. */
 export const STEPS = /** @type {const} */ ([
-  { name: "sure", least: 0.9 },
-  { name: "fair", least: 0.6 },
-  { name: "unsure", least: 0.3 },
+  { name: "sure", least: 0.8 },
+  { name: "fair", least: 0.5 },
+  { name: "unsure", least: 0.25 },
   { name: "guess", least: 0 },
 ]);
 
@@ -20,6 +21,6 @@ export function stepOf(probability) {
  */
 export function percent(probability) {
   if (probability > 0.995 && probability < 1) return "> 99 %";
-  if (probability < 0.005) return "< 1 %";
-  return `${Math.round(100 * probability)} %`;
+  if (probability < 0.0005) return "< 0.1 %";
+  return probability < 0.01 ? `${(100 * probability).toFixed(1)} %` : `${Math.round(100 * probability)} %`;
 }

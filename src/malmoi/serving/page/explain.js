@@ -2,7 +2,7 @@
 // The page of `malmoi explain` for the sentence at hand, in a frame that may draw and nothing else.
 
 import { FaultNote } from "./faults.js";
-import { html, useEffect, useState } from "./html.js";
+import { html, useEffect, useRef, useState } from "./html.js";
 import { useLanguage } from "./language.js";
 import { Fault } from "./service.js";
 
@@ -36,7 +36,11 @@ export function Explain({ service, model, state, sentence, onClose }) {
     };
   }, [text, model.name, code, tries]);
 
-  return html`<section class="card explain" aria-labelledby="explain-title">
+  // It may lie below what is seen: whoever asked for it is led there.
+  const room = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => room.current?.scrollIntoView({ block: "start" }), []);
+
+  return html`<section class="card explain" ref=${room} aria-labelledby="explain-title">
     <div class="bar">
       <h2 id="explain-title">${t("explain-title")}</h2>
       <button type="button" class="plain" onClick=${onClose}>${t("close")}</button>

@@ -9,7 +9,7 @@ import { useLanguage } from "./language.js";
 
 /** @param {Model[]} models @param {Model} model @returns {Model | undefined} one that translates the other way */
 export function opposite(models, model) {
-  return models.find((one) => one.source !== null && one.source === model.target && one.target === model.source);
+  return models.find((one) => one.source && one.source === model.target && one.target === model.source);
 }
 
 /** @param {{models: Model[], model: Model, onModel: (model: Model) => void, onSwap: () => void}} props */
@@ -17,19 +17,22 @@ export function ModelBar({ models, model, onModel, onSwap }) {
   const { t, nameOf, short } = useLanguage();
   const other = opposite(models, model);
 
+  // A model that does not say its languages goes by its own name.
+  const isNamed = Boolean(model.source && model.target);
   /** @param {Model} one */
-  const pairOf = (one) => `${nameOf(one.source, one.source_name)} → ${nameOf(one.target, one.target_name)}`;
+  const pairOf = (one) =>
+    one.source && one.target ? `${nameOf(one.source, one.source_name)} → ${nameOf(one.target, one.target_name)}` : one.name;
   /** @param {Model} one */
   const labelOf = (one) =>
     models.some((rival) => rival !== one && pairOf(rival) === pairOf(one)) ? `${pairOf(one)} · ${one.name}` : pairOf(one);
 
   return html`<div class="model-bar">
-    <b class="side from">${nameOf(model.source, model.source_name)}</b>
+    <b class="side from">${isNamed ? nameOf(model.source, model.source_name) : t("source")}</b>
     <button
       type="button" class="round" disabled=${!other} onClick=${onSwap} aria-label=${t("swap")}
       title=${other ? t("swap") : t("no-swap")}
     ><${Icon} name="swap" /></button>
-    <b class="side to">${nameOf(model.target, model.target_name)}</b>
+    <b class="side to">${isNamed ? nameOf(model.target, model.target_name) : t("output")}</b>
     <span class="which">
       ${
         models.length > 1

@@ -1,7 +1,7 @@
 // @ts-check
 // All runs, and which of them are drawn.
 
-import { Swatch } from "./chart.js";
+import { plainName, Swatch } from "./chart.js";
 import { MOST_RUNS } from "./curves.js";
 import { html } from "./html.js";
 import { useLanguage } from "./language.js";
@@ -30,7 +30,7 @@ export function RunTable({ runs, chosen, isDark, onChoose }) {
     <table class="runs">
       <caption id="runs-title">${t("runs-title")} <span class="soft">${t("runs-text", { most: MOST_RUNS })}</span></caption>
       <thead>
-        <tr>${["run", "status", "step", "best", "parameters", "updated"].map((one) => html`<th scope="col">${t(`run-${one}`)}</th>`)}</tr>
+        <tr>${["run", "best", "status", "step", "parameters", "updated"].map((one) => html`<th scope="col">${t(`run-${one}`)}</th>`)}</tr>
       </thead>
       <tbody>
         ${runs.map(
@@ -45,14 +45,14 @@ function RunRow({ run, place, isFull, isDark, onToggle }) {
   const { t, number, measure, short, age } = useLanguage();
   const isChosen = place >= 0;
   const updated = typeof run.updated === "number" ? 1000 * run.updated : Date.parse(run.updated);
-  const best = Object.entries(run.best ?? {}).map(([name, value]) => `${name.replace(/^valid_/, "").replaceAll("_", " ")} ${measure(value)}`);
+  const best = Object.entries(run.best ?? {}).map(([name, value]) => `${plainName(name.replace(/^valid_/, ""))} ${measure(value)}`);
   return html`<tr class=${isChosen ? "chosen" : ""}>
     <th scope="row"><label><input
       type="checkbox" name="run" value=${run.name} checked=${isChosen} disabled=${!isChosen && isFull} onChange=${() => onToggle(run.name)}
     /> ${run.name} ${isChosen && html`<${Swatch} place=${place} isDark=${isDark} />`}</label></th>
+    <td>${best.join(" · ")}</td>
     <td class=${`status ${run.status}`}><span aria-hidden="true">${SIGNS[run.status] ?? "·"}</span> ${t(`status-${run.status}`)}</td>
     <td class="number">${number(run.step ?? 0)}</td>
-    <td>${best.join(" · ")}</td>
     <td class="number">${run.parameters ? short(run.parameters) : ""}</td>
     <td>${Number.isFinite(updated) ? age(updated) : ""}</td>
   </tr>`;

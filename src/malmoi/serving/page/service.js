@@ -108,7 +108,7 @@ export function makeService(readKey) {
       try {
         for await (const { event, data } of readEvents(response.body)) {
           const value = JSON.parse(data);
-          if (event === "error") throw new Fault("refused", value.error?.message ?? value.message ?? data);
+          if (event === "error") throw new Fault("broken", value.message);
           yield { event, data: value };
         }
       } catch (error) {

@@ -14,7 +14,7 @@ export function SettingsTable({ lines, swatch }) {
   const { t } = useLanguage();
   const [isAll, setAll] = useState(false);
   const columns = lines.map((one) => new Map(flatten(one.config ?? {})));
-  const names = [...new Set(columns.flatMap((one) => [...one.keys()]))];
+  const names = bySection([...new Set(columns.flatMap((one) => [...one.keys()]))]);
   const rows = names.map((name) => {
     const values = columns.map((one) => one.get(name));
     return { name, values, differs: values.some((one) => one !== values[0]) };
@@ -41,6 +41,17 @@ export function SettingsTable({ lines, swatch }) {
           </table></div>`
     }
   </div>`;
+}
+
+/** @param {string[]} names @returns {string[]} what belongs to one section stands together */
+function bySection(names) {
+  const sections = [...new Set(names.map(sectionOf))];
+  return sections.flatMap((section) => names.filter((one) => sectionOf(one) === section));
+}
+
+/** @param {string} name */
+function sectionOf(name) {
+  return name.slice(0, Math.max(0, name.lastIndexOf(".")));
 }
 
 function SettingRow({ row, isMarked }) {

@@ -45,7 +45,7 @@ export const texts = {
   "choices-none": ["The model knows nothing else for this place.", "이 자리에 올 다른 낱말을 찾지 못했습니다."],
 
   "alternatives": ["Other translations", "다른 번역"],
-  "alternatives-text": ["Best first; what differs is marked. Scores are mean log-probabilities: nearer to 0 is surer. Choose one to go on with it.", "점수가 높은 순서이고 다른 부분이 표시됩니다. 점수는 로그 확률의 평균이며 0에 가까울수록 확실합니다. 누르면 그 번역으로 바뀝니다."],
+  "alternatives-text": ["Best first; what differs is marked. Scores are log-probabilities for their length: nearer to 0 is surer. Choose one to go on with it.", "점수가 높은 순서이고 다른 부분이 표시됩니다. 점수는 길이를 감안한 로그 확률이며 0에 가까울수록 확실합니다. 누르면 그 번역으로 바뀝니다."],
   "score": ["Score", "점수"],
 
   "explain-title": ["How the model came to it", "모델이 이렇게 번역한 과정"],
@@ -69,7 +69,7 @@ export const texts = {
   "fault-draining-text": ["It is tried again by itself.", "자동으로 다시 시도합니다."],
   "fault-key": ["The key is missing or not known.", "키가 없거나 올바르지 않습니다."],
   "fault-key-text": ["Enter the key that you were given at the top of the page.", "받은 키를 화면 위쪽에 입력하세요."],
-  "fault-refused": ["This cannot be translated:", "번역할 수 없습니다."],
+  "fault-refused": ["The service cannot take this:", "요청을 처리할 수 없습니다."],
   "fault-broken": ["Something went wrong at the service:", "서비스에 문제가 생겼습니다."],
   "fault-wait": ["Once more in {seconds} s.", "{seconds}초 뒤에 다시 시도합니다."],
   "try-again": ["Try again", "다시 시도"],

@@ -2,7 +2,7 @@
 // The view that translates: both sides, what belongs under them, and what happens between them.
 
 import { Alternatives } from "./alternatives.js";
-import { answerText, sourcesOf, sourceWordAt, targetsOf } from "./answer.js";
+import { answerText, fitting, sourcesOf, sourceWordAt, targetsOf } from "./answer.js";
 import { Explain } from "./explain.js";
 import { FaultNote } from "./faults.js";
 import { HistoryPanel } from "./history_panel.js";
@@ -66,7 +66,7 @@ export function TranslateView({ service, offer, isShown }) {
       />
       <${ResultPane}
         service=${service} model=${model} state=${state} translation=${translation} marks=${marks} isOver=${isOver}
-        isExplaining=${isExplaining} onExplain=${() => setExplaining(!isExplaining)}
+        mostChoices=${offer.limits.alternatives ?? NUM_CHOICES} isExplaining=${isExplaining} onExplain=${() => setExplaining(!isExplaining)}
       />
     </div>
     <div class="below">
@@ -82,7 +82,7 @@ export function TranslateView({ service, offer, isShown }) {
 }
 
 /** The side of the output, with its faults and tools. */
-function ResultPane({ service, model, state, translation, marks, isOver, isExplaining, onExplain }) {
+function ResultPane({ service, model, state, translation, marks, isOver, mostChoices, isExplaining, onExplain }) {
   const { t } = useLanguage();
   const [shaded, setShaded] = useState(() => recall("shaded", true));
 
@@ -95,9 +95,10 @@ function ResultPane({ service, model, state, translation, marks, isOver, isExpla
   /** @param {Place} place @param {AbortSignal} signal */
   async function findChoices(place, signal) {
     const sentence = state.answer.sentences[place.sentence];
-    const prefix = sentence.target.slice(0, sentence.words[place.word].start).trimEnd();
-    const body = { model: model.name, text: sentence.source, prefix, count: NUM_CHOICES };
-    return (await service.next(body, signal)).words;
+    const before = sentence.target.slice(0, sentence.words[place.word].start);
+    const prefix = before.trimEnd();
+    const body = { model: model.name, text: sentence.source, prefix, count: Math.min(NUM_CHOICES, mostChoices) };
+    return fitting((await service.next(body, signal)).words, before);
   }
 
   return html`<section class="pane result" aria-label=${t("output")}>
