@@ -1,7 +1,7 @@
 """What a finished model is: a folder of plain formats, written whole or not at all.
 
 In: settings, weights, tokenisers and a card. Out: a folder with `config.toml`, `model.safetensors`, `tokenizer/` and
-`card.json`, and the `Model` that it loads as. Nothing is ever unpickled: what could hold code is refused by name.
+`card.json`, and the `Model` that it loads as. Nothing is ever unpickled. What can be read without torch: `stored.py`.
 
 A folder is written under a temporary name beside its own, flushed and renamed, so that a kill or a full disk leaves the
 former one. Tied weights are stored once.
@@ -13,27 +13,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from malmoi.config import Card, Metric, ModelConfig, StoredConfig, higher_is_better
+from malmoi.config import ModelConfig, StoredConfig
 from malmoi.errors import CheckpointError, ConfigError
-from malmoi.files import TEMPORARY, flush, present, recover, replace_folder
+from malmoi.files import TEMPORARY, flush, recover, replace_folder
 from malmoi.models.build import outline_model
 from malmoi.models.interface import Seq2Seq
-from malmoi.settings import read_toml, to_toml, validate
+from malmoi.settings import to_toml
+from malmoi.stored import (
+    CARD_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FOLDER,
+    WEIGHTS_FILE,
+    Stored,
+    find_model,
+    load_card,
+    load_config,
+    read_stored,
+    refuse_pickle,
+)
 from malmoi.text.tokenizer import Tokenizers
 
-CONFIG_FILE = "config.toml"
-WEIGHTS_FILE = "model.safetensors"
-CARD_FILE = "card.json"
-TOKENIZER_FOLDER = "tokenizer"
-PICKLED_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin", ".ckpt", ".joblib", ".npz", ".mar")
 NOT_OF_AN_AVERAGE = ("scores", "sentences", "metrics", "perplexity_per_token", "perplexity_per_character")
 """What a card says of the very weights that it lies beside."""
 
@@ -103,14 +109,16 @@ def load_model(path: Path, device: str | torch.device = "cpu", dtype: torch.dtyp
     Weights are computed with in `dtype`, None for the type in which they are stored. `CheckpointError` names the file
     that is missing, damaged or does not fit the others; anything that could be a pickle is refused.
     """
-    folder = find_model(Path(path))
-    config = load_config(folder)
-    tokenizers = Tokenizers.load(folder / TOKENIZER_FOLDER)
-    if config.text.shared_vocabulary != tokenizers.shared:
-        raise CheckpointError(
-            f"{folder / CONFIG_FILE}: text.shared_vocabulary is {str(config.text.shared_vocabulary).lower()}, which is "
-            f"not what {TOKENIZER_FOLDER}/ holds"
-        )
+    stored = read_stored(path)
+    network = load_network(stored, device, dtype)
+    return Model(stored.config, network, stored.tokenizers, stored.card)
+
+
+def load_network(
+    stored: Stored, device: str | torch.device = "cpu", dtype: torch.dtype | None = torch.float32
+) -> Seq2Seq:
+    """The network of a model folder, in evaluation mode; as `load_model`."""
+    folder, config, tokenizers = stored.folder, stored.config, stored.tokenizers
     weights = load_weights(folder / WEIGHTS_FILE)
     check_depth(weights, config.model, folder)
     try:
@@ -118,9 +126,8 @@ def load_model(path: Path, device: str | torch.device = "cpu", dtype: torch.dtyp
     except ConfigError as error:
         raise CheckpointError(f"{folder / CONFIG_FILE}: {error}") from error
     check_weights(weights, untie(network.state_dict(), config.model), folder, tokenizers)
-    card = load_card(folder / CARD_FILE)
     fill(network, weights, torch.device(device), dtype or next(iter(weights.values())).dtype)
-    return Model(config, network.eval(), tokenizers, card)
+    return network.eval()
 
 
 def fill(network: Seq2Seq, weights: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
@@ -129,98 +136,6 @@ def fill(network: Seq2Seq, weights: Mapping[str, Tensor], device: torch.device, 
     # The second name of a tied tensor is not stored.
     network.load_state_dict(values, strict=False, assign=True)
     assert not any(tensor.is_meta for tensor in (*network.parameters(), *network.buffers())), "a value is missing"
-
-
-def find_model(path: Path) -> Path:
-    """The model folder that a path stands for."""
-    if path.is_file():
-        refuse_pickle(path)
-        raise CheckpointError(f"{path}: this is a file; a model is a folder with {CONFIG_FILE} and {WEIGHTS_FILE}")
-    path = present(path)
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such model folder or run folder")
-    if (path / WEIGHTS_FILE).is_file():
-        return path
-    finished = present(path / "model")
-    if (finished / WEIGHTS_FILE).is_file():
-        return finished
-    checkpoints = sorted(one.parent for one in path.glob(f"checkpoints/*/{WEIGHTS_FILE}") if one.parent.name[0] != ".")
-    if checkpoints:
-        return best_checkpoint(path, checkpoints)
-    for file in sorted(path.iterdir()):
-        if file.is_file():
-            refuse_pickle(file)
-    raise CheckpointError(f"{path}: holds neither {WEIGHTS_FILE} nor a run with a model or checkpoints")
-
-
-def best_checkpoint(run: Path, checkpoints: Sequence[Path]) -> Path:
-    """The checkpoint with the best value of the run's `best_metric` in `metrics.jsonl`, else the last one."""
-    training = read_toml(run / CONFIG_FILE).get("training", {}) if (run / CONFIG_FILE).is_file() else {}
-    metric = cast(Metric, given if (given := training.get("best_metric")) in get_args(Metric) else "loss")
-    values: dict[int, float] = {}
-    if (run / "metrics.jsonl").is_file():
-        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            row = parse_row(line)
-            if isinstance(row.get(f"valid_{metric}"), int | float) and isinstance(row.get("step"), int):
-                values[row["step"]] = float(row[f"valid_{metric}"])
-    sign = 1.0 if higher_is_better(metric) else -1.0
-    measured = [one for one in checkpoints if step_of(one) in values]
-    return max(measured, key=lambda one: sign * values[step_of(one)]) if measured else checkpoints[-1]
-
-
-def parse_row(line: str) -> dict[str, Any]:
-    """A line of `metrics.jsonl`; the last one may have been cut by a kill and says nothing then."""
-    try:
-        row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
-        return {}
-    return cast(dict[str, Any], row) if isinstance(row, dict) else {}
-
-
-def step_of(checkpoint: Path) -> int:
-    digits = checkpoint.name.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() else -1
-
-
-def refuse_pickle(path: Path) -> None:
-    """`CheckpointError` for a file whose loading could run code, told by its content or its name."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(16)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    # From protocol 2 on, a pickle begins with its number; older ones have no mark. Byte 9 of safetensors is a brace.
-    is_pickle = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and head[8:9] != b"{"
-    if head.startswith(b"PK\x03\x04") or is_pickle or path.suffix.lower() in PICKLED_SUFFIXES:
-        raise CheckpointError(
-            f"{path}: refused, since a pickled file can run code when it is loaded; a model of malmoi is a folder with "
-            f"{CONFIG_FILE} and {WEIGHTS_FILE}"
-        )
-
-
-def load_config(folder: Path) -> StoredConfig:
-    place = folder / CONFIG_FILE
-    try:
-        return validate(StoredConfig, read_toml(place), str(place))
-    except ConfigError as error:
-        raise CheckpointError(str(error)) from error
-
-
-def load_card(path: Path) -> dict[str, Any]:
-    try:
-        card = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: missing; the model folder is not complete") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON ({error})") from error
-    if not isinstance(card, dict):
-        raise CheckpointError(f"{path}: must hold one JSON object")
-    try:
-        Card.model_validate(card)
-    except ValidationError as error:
-        places = "; ".join(".".join(map(str, fault["loc"])) + f": {fault['msg']}" for fault in error.errors()[:3])
-        raise CheckpointError(f"{path}: not a card that malmoi wrote ({places})") from None
-    return cast(dict[str, Any], card)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

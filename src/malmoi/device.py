@@ -1,28 +1,50 @@
 """Where to compute: device, threads, and memory that is kept for the next use.
 
 In: settings. Out: a torch device, a number of threads. Nothing here is done at import: a command that computes asks
-for it.
+for it, and torch, which takes seconds, is imported only then.
 """
 
 import ctypes
+import os
 import platform
-from typing import assert_never, get_args
-
-import torch
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never, get_args
 
 from malmoi.config import Device
 from malmoi.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 # Parameters of glibc's mallopt (malloc.h).
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 
 MOST_THREADS = 4096
 
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+"""Of NVIDIA, of Windows below Linux, of AMD."""
 
-def choose_device(wanted: Device) -> torch.device:
-    """The device to use; `auto` takes CUDA, then MPS, then the CPU. What is asked for by name must be there."""
+
+def check_name(wanted: Device) -> None:
     if wanted not in get_args(Device):
         raise ConfigError(f"device is {wanted!r}: must be one of {', '.join(get_args(Device))}")
+
+
+def is_surely_cpu(wanted: Device) -> bool:
+    """Whether `choose_device` would take the CPU, as far as that can be told without torch: on Linux a GPU that torch
+    could use has a file of its own."""
+    check_name(wanted)
+    if wanted == "auto" and sys.platform == "linux":
+        return not any(Path(file).exists() for file in GPU_FILES)
+    return wanted == "cpu"
+
+
+def choose_device(wanted: Device) -> "torch.device":
+    """The device to use; `auto` takes CUDA, then MPS, then the CPU. What is asked for by name must be there."""
+    import torch
+
+    check_name(wanted)
     match wanted:
         case "auto":
             name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -49,13 +71,29 @@ def choose_device(wanted: Device) -> torch.device:
 
 def set_threads(count: int) -> int:
     """Let torch compute with `count` threads; 0 keeps its own choice, which heeds OMP_NUM_THREADS. Returns how many."""
+    import torch
+
+    check_threads(count)
+    if count:
+        torch.set_num_threads(count)
+    return torch.get_num_threads()
+
+
+def check_threads(count: int) -> None:
     if count > MOST_THREADS:
         raise ConfigError(
             f"threads is {count}, more than any processor has cores: at most {MOST_THREADS}, or 0 for all"
         )
-    if count:
-        torch.set_num_threads(count)
-    return torch.get_num_threads()
+
+
+def count_threads(count: int) -> int:
+    """How many threads to search with, without torch: `count`, or for 0 what OMP_NUM_THREADS says, or one for each core
+    that this process may use."""
+    check_threads(count)
+    told = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if count or (told.isdecimal() and int(told)):
+        return count or min(int(told), MOST_THREADS)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_freed_memory() -> bool:

@@ -5,22 +5,21 @@ for every text, in order. Text is normalised, cut into ids, searched for, and pu
 how a network works or how a search is made.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from malmoi.checkpoint import Model, load_model
-from malmoi.config import DecodingConfig, Device, Precision
+from malmoi.config import DecodingConfig, Device
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Request, Scorer
-from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
 from malmoi.decoding.search import search
-from malmoi.device import choose_device, set_threads
-from malmoi.engine.choose import allows_threads, scorers_by_precision
+from malmoi.device import count_threads
+from malmoi.engine.choose import StoredScorers, allows_threads
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.log import get_logger
 from malmoi.settings import validate
+from malmoi.stored import Stored, read_stored
 from malmoi.text.ids import END_ID, UNKNOWN_ID
 from malmoi.text.lines import is_blank, normalize, one_line
 from malmoi.text.tokenizer import Tokenizer, Tokenizers
@@ -85,26 +84,26 @@ class Translator:
 
     def __init__(
         self,
-        scorer: Scorer,
+        scorer: Scorer | StoredScorers,
         tokenizers: Tokenizers,
         decoding: DecodingConfig,
         max_source_tokens: int | None = None,
         *,
         tell: bool = True,
         threads: int = 1,
-        precisions: Callable[[Precision], Scorer] | None = None,
     ) -> None:
         """`max_source_tokens`: the longest source that training saw, `</s>` included; None where nobody knows.
 
         `tell`: notes on sources go to the log as well. `threads` search at once where the scorer is the engine's.
-        `precisions` gives the scorer that a call's settings ask for; left out, there is `scorer` alone, in fp32.
+        One scorer stands for itself alone, in fp32; those of stored models give what a call's settings ask for.
         """
-        self.scorer = scorer
+        self.maybe_stored = scorer if isinstance(scorer, StoredScorers) else None
+        self.maybe_scorer = None if isinstance(scorer, StoredScorers) else scorer
+        self.max_steps = scorer.max_steps
         self.threads = threads
-        self.maybe_precisions = precisions
         self.tokenizers = tokenizers
         # What a model stores for the engine is no wish of a call that has one scorer alone.
-        self.decoding = decoding if precisions else decoding.model_copy(update={"precision": "fp32"})
+        self.decoding = decoding if self.maybe_stored else decoding.model_copy(update={"precision": "fp32"})
         self.max_source_tokens = max_source_tokens
         self.tell = tell
 
@@ -114,33 +113,40 @@ class Translator:
     ) -> "Translator":
         """Read a model folder or a run folder; several make an ensemble, whose first model gives the settings.
 
-        `threads` of the processor, 0 takes torch's own number. Errors: `CheckpointError` for what cannot be read and
-        for models with different vocabularies, `ConfigError` for a device that is not there.
+        `threads` of the processor, 0 takes all. Errors: `CheckpointError` for what cannot be read and for models with
+        different vocabularies, `ConfigError` for a device that is not there.
         """
-        num_threads = set_threads(threads)
+        num_threads = count_threads(threads)
         paths = [Path(model)] if isinstance(model, str | Path) else [Path(path) for path in model]
         if not paths:
             raise ConfigError("no model was given")
-        chosen = choose_device(device)
-        models = [load_model(path, chosen) for path in paths]
+        models = [read_stored(path) for path in paths]
         check_same_vocabularies(paths, models)
-        networks = [ModelScorer(one.network.eval()) for one in models]
-        decoding = models[0].config.decoding
         lengths = [length for one in models if (length := one.card.get("max_source_tokens")) is not None]
         return cls(
-            networks[0] if len(networks) == 1 else EnsembleScorer(networks),
+            StoredScorers(models, device, threads),
             models[0].tokenizers,
-            decoding,
+            models[0].config.decoding,
             min(lengths, default=None),
             threads=num_threads,
-            # Made when it is first asked for: a call may want another precision than the one that is stored.
-            precisions=scorers_by_precision([one.network for one in models]),
         )
+
+    @property
+    def scorer(self) -> Scorer:
+        """The networks themselves, loaded when they are first asked for, or the one scorer that there is."""
+        if self.maybe_scorer is None:
+            assert self.maybe_stored is not None
+            self.maybe_scorer = self.maybe_stored.networks
+        return self.maybe_scorer
+
+    @scorer.setter
+    def scorer(self, scorer: Scorer) -> None:
+        self.maybe_scorer = scorer
 
     def scorer_for(self, config: DecodingConfig) -> Scorer:
         """The scorer of a call's precision; `ConfigError` where there is none."""
-        if self.maybe_precisions is not None:
-            return self.maybe_precisions(config.precision)
+        if self.maybe_stored is not None:
+            return self.maybe_stored.fastest(config.precision)
         if config.precision != "fp32":
             raise ConfigError(f"precision {config.precision}: this translator was made for one scorer, in fp32")
         return self.scorer
@@ -251,7 +257,7 @@ class Translator:
 
         A model with a table of positions has one of the same size for both sides.
         """
-        limit = self.scorer.max_steps
+        limit = self.max_steps
         if limit is None or num_tokens <= limit:
             return None
         return (
@@ -376,7 +382,7 @@ def describe_left_out(symbols: Sequence[str]) -> str:
     return f"never seen in training and left out: {' '.join(shown)}{more}"
 
 
-def check_same_vocabularies(paths: Sequence[Path], models: Sequence[Model]) -> None:
+def check_same_vocabularies(paths: Sequence[Path], models: Sequence[Stored]) -> None:
     """`CheckpointError` unless all models of an ensemble mean the same by every id."""
     first = models[0].tokenizers
     for path, model in zip(paths[1:], models[1:], strict=True):

@@ -10,10 +10,8 @@ from functools import cache
 from typing import Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from malmoi.models.interface import DecoderState, Memory
+from malmoi.decoding.interface import DecoderState, Floats, Integers, Memory
 
 Ids = tuple[int, ...]
 Table = Callable[[Ids, Ids], "np.ndarray[tuple[int, ...], np.dtype[np.float64]]"]
@@ -57,7 +55,7 @@ class TableMemory(Memory):
 class TableState(DecoderState):
     """Rows as (source, what was fed so far, `<s>` first)."""
 
-    def __init__(self, rows: list[tuple[Ids, Ids]], attention_RS: Tensor | None, keeps_attention: bool) -> None:
+    def __init__(self, rows: list[tuple[Ids, Ids]], attention_RS: Floats | None, keeps_attention: bool) -> None:
         self.rows = rows
         self.attention_RS = attention_RS
         self.keeps_attention = keeps_attention
@@ -66,7 +64,7 @@ class TableState(DecoderState):
     def num_rows(self) -> int:
         return len(self.rows)
 
-    def select(self, rows_R: Tensor) -> Self:
+    def select(self, rows_R: Integers) -> Self:
         return type(self)([self.rows[row] for row in rows_R.tolist()], None, self.keeps_attention)
 
     def append(self, other: Self) -> Self:
@@ -90,11 +88,10 @@ class TableScorer:
         self.end_id = END
         self.source_padding_id = 10_000
         self.max_steps = max_steps
-        self.device = torch.device("cpu")
         self.num_steps = 0
         self.num_rows = 0
 
-    def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> TableMemory:
+    def encode(self, source_BS: Integers, source_lengths_B: Integers) -> TableMemory:
         rows = zip(source_BS.tolist(), source_lengths_B.tolist(), strict=True)
         return TableMemory([tuple(row[:length]) for row, length in rows])
 
@@ -102,7 +99,7 @@ class TableScorer:
         assert isinstance(memory, TableMemory)
         return TableState([(source, ()) for source in memory.sources], None, keep_attention)
 
-    def step(self, token_R: Tensor, state: DecoderState) -> tuple[Tensor, TableState]:
+    def step(self, token_R: Integers, state: DecoderState) -> tuple[Floats, TableState]:
         assert isinstance(state, TableState)
         assert token_R.shape == (state.num_rows,)
         self.num_steps += 1
@@ -111,12 +108,12 @@ class TableScorer:
         assert all(said[0] == self.start_id for _, said in fed)
         if self.max_steps is not None:
             assert all(len(said) <= self.max_steps for _, said in fed), "one step more than the table has rows"
-        log_probs_RV = torch.tensor(np.stack([self.table(source, said[1:]) for source, said in fed]))
+        log_probs_RV = np.stack([self.table(source, said[1:]) for source, said in fed])
         attention_RS = None
         if self.attention is not None and state.keeps_attention:
-            attention_RS = torch.zeros(len(fed), max(len(source) for source, _ in fed), dtype=torch.float64)
+            attention_RS = np.zeros((len(fed), max(len(source) for source, _ in fed)))
             for row, (source, said) in enumerate(fed):
-                attention_RS[row, : len(source)] = torch.from_numpy(self.attention(source, said[1:]))
+                attention_RS[row, : len(source)] = self.attention(source, said[1:])
         return log_probs_RV, TableState(fed, attention_RS, state.keeps_attention)
 
 

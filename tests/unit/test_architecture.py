@@ -23,6 +23,7 @@ ORDER = (
     "presets",
     "device",
     "text",
+    "stored",
     "data",
     "models",
     "checkpoint",

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import malmoi
 from malmoi.checkpoint import save_model
 from malmoi.config import DecodingConfig, Precision, StoredConfig, TextConfig, TransformerConfig
+from malmoi.decoding.interface import DecoderState, Integers, Memory, Numbers
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.models.build import build_model
-from malmoi.models.interface import DecoderState, Memory
 from malmoi.text.ids import END_ID
 from malmoi.text.tokenizer import Tokenizers, train_tokenizers
 from malmoi.translate import Translation, Translator
@@ -44,7 +44,7 @@ class CopyMemory(Memory):
 class CopyState(DecoderState):
     """Each row is a source and how much of it was said."""
 
-    def __init__(self, rows: list[tuple[list[int], int]], attention_RS: Tensor | None = None) -> None:
+    def __init__(self, rows: list[tuple[list[int], int]], attention_RS: Numbers | None = None) -> None:
         self.rows = rows
         self.attention_RS = attention_RS
 
@@ -52,7 +52,7 @@ class CopyState(DecoderState):
     def num_rows(self) -> int:
         return len(self.rows)
 
-    def select(self, rows_R: Tensor) -> "CopyState":
+    def select(self, rows_R: Integers) -> "CopyState":
         kept = rows_R.tolist()
         attention_RS = None if self.attention_RS is None else self.attention_RS[rows_R]
         return CopyState([self.rows[row] for row in kept], attention_RS)
@@ -73,11 +73,10 @@ class CopyScorer:
         self.end_id = END_ID
         self.source_padding_id = size
         self.max_steps = max_steps
-        self.device = torch.device("cpu")
         self.certainty = certainty
         self.says = tuple(says)
 
-    def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> CopyMemory:
+    def encode(self, source_BS: Integers, source_lengths_B: Integers) -> CopyMemory:
         lengths = source_lengths_B.tolist()
         return CopyMemory([row[:length] for row, length in zip(source_BS.tolist(), lengths, strict=True)])
 
@@ -85,12 +84,12 @@ class CopyScorer:
         assert isinstance(memory, CopyMemory)
         return CopyState([(source, 0) for source in memory.sources])
 
-    def step(self, token_R: Tensor, state: DecoderState) -> tuple[Tensor, CopyState]:
+    def step(self, token_R: Integers, state: DecoderState) -> tuple[Numbers, CopyState]:
         assert isinstance(state, CopyState)
         rest = (1.0 - self.certainty) / (self.vocabulary_size - 1)
-        log_probs_RV = torch.full((state.num_rows, self.vocabulary_size), math.log(rest))
+        log_probs_RV = np.full((state.num_rows, self.vocabulary_size), math.log(rest), dtype=np.float32)
         longest = max(len(source) for source, _ in state.rows)
-        attention_RS = torch.zeros(state.num_rows, longest)
+        attention_RS = np.zeros((state.num_rows, longest), dtype=np.float32)
         for row, (source, place) in enumerate(state.rows):
             says = [*self.says, *source[len(self.says) :]]
             token = says[place] if place < len(says) else END_ID

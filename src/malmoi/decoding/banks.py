@@ -9,15 +9,14 @@ Letters: B sentences, K rows of a sentence, R = B x K rows, V vocabulary, C cand
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from malmoi.decoding.candidates import Candidates, stable_topk
 from malmoi.decoding.constraints import Constraints
-from malmoi.decoding.live import Choice, Live
+from malmoi.decoding.interface import Numbers
+from malmoi.decoding.live import Choice, Live, ends_of
 
 
 @dataclass(frozen=True)
@@ -37,22 +36,14 @@ class Offer:
 
 
 def choose_from_banks(
-    choice: Choice, candidates: Candidates, log_probs_RV: Tensor, live: Live, constraints: Constraints, end_id: int
+    choice: Choice, candidates: Candidates, log_probs_RV: Numbers, live: Live, constraints: Constraints, end_id: int
 ) -> Choice:
     """The same choice, made anew for the sentences with constraints."""
     width = live.totals_BK.shape[1]
     offers = make_offers(candidates, log_probs_RV, live, constraints, end_id)
-    rows_BK, ids_BK, log_probs_BK, totals_BK, ended_BK, end_log_probs_BK = (
-        table.copy()
-        for table in (
-            choice.rows_BK,
-            choice.ids_BK,
-            choice.log_probs_BK,
-            choice.totals_BK,
-            choice.ended_BK,
-            choice.end_log_probs_BK,
-        )
-    )
+    rows_BK, ids_BK = choice.rows_BK.copy(), choice.ids_BK.copy()
+    log_probs_BK, totals_BK = choice.log_probs_BK.copy(), choice.totals_BK.copy()
+    ended_BK, end_log_probs_BK = ends_of(choice)
     for sentence, of_sentence in offers.items():
         kept, ended = share_out(of_sentence, width, end_id)
         rows_BK[sentence], ids_BK[sentence], totals_BK[sentence], ended_BK[sentence] = 0, end_id, -np.inf, False
@@ -63,8 +54,7 @@ def choose_from_banks(
         for offer in ended:
             ended_BK[sentence, offer.row] = True
             end_log_probs_BK[sentence, offer.row] = offer.log_prob
-    return replace(
-        choice,
+    return Choice(
         rows_BK=rows_BK,
         ids_BK=ids_BK,
         log_probs_BK=log_probs_BK,
@@ -75,15 +65,13 @@ def choose_from_banks(
 
 
 def make_offers(
-    candidates: Candidates, log_probs_RV: Tensor, live: Live, constraints: Constraints, end_id: int
+    candidates: Candidates, log_probs_RV: Numbers, live: Live, constraints: Constraints, end_id: int
 ) -> dict[int, list[Offer]]:
     """What the rows of each sentence with constraints can go on with; tokens that are not allowed are left out."""
     width = live.totals_BK.shape[1]
     rows = [row for row, automaton in enumerate(constraints.automata_R) if automaton]
     # Two, since the end symbol may be the best one.
-    best_tokens: list[list[int]] = stable_topk(log_probs_RV[torch.tensor(rows, device=log_probs_RV.device)], 2)[
-        1
-    ].tolist()
+    best_tokens: list[list[int]] = stable_topk(log_probs_RV[rows], 2)[1].tolist()
     pairs: set[tuple[int, int]] = set()
     for row, best in zip(rows, best_tokens, strict=True):
         pairs.update((row, token) for token in (*best, *constraints.wanted(row), end_id))
@@ -91,8 +79,8 @@ def make_offers(
         places = zip(candidates.rows_BC[sentence].tolist(), candidates.ids_BC[sentence].tolist(), strict=True)
         pairs.update((sentence * width + row, token) for row, token in places)
     ordered = sorted(pairs)
-    places_X2 = torch.tensor(ordered, device=log_probs_RV.device)
-    log_probs: list[float] = log_probs_RV[places_X2[:, 0], places_X2[:, 1]].double().tolist()
+    places_2X = np.array(ordered).T
+    log_probs: list[float] = log_probs_RV[places_2X[0], places_2X[1]].tolist()
     offers: dict[int, list[Offer]] = {row // width: [] for row in rows}
     for (row, token), log_prob in zip(ordered, log_probs, strict=True):
         sentence = row // width

@@ -10,32 +10,31 @@ Letters: B sentences, K rows of a sentence, R = B x K rows, A rows that hold a h
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from malmoi.config import DecodingConfig
-from malmoi.decoding.attention import AttentionRecord, choosing_device
+from malmoi.decoding.attention import AttentionRecord
 from malmoi.decoding.beam import BeamChooser
 from malmoi.decoding.constraints import Constraints
 from malmoi.decoding.forced import pad_sources
-from malmoi.decoding.interface import BestScorer, Hypothesis, Request, Scorer
+from malmoi.decoding.interface import (
+    BestScorer,
+    DecoderState,
+    Flags,
+    Hypothesis,
+    Integers,
+    Numbers,
+    Request,
+    Scorer,
+)
 from malmoi.decoding.live import Choice, Live, Pool, Samples, Sentence
 from malmoi.decoding.rules import NO_IDS, Bans, ForbiddenIds, ForcedPrefix, Limits, MinimumLength, NoRepeat, Rule
 from malmoi.decoding.running import Continuations, Running
 from malmoi.decoding.sampling import SampleChooser, draw_numbers
 from malmoi.decoding.scoring import Scoring
-from malmoi.models.interface import DecoderState
-
-Flags = NDArray[np.bool_]
-Integers = NDArray[np.int64]
 
 
 class SearchBatch:
-    """Sentences that are searched together, one step at a time; others can come in between steps.
-
-    The caller makes its steps in `torch.inference_mode` or `no_grad`.
-    """
+    """Sentences that are searched together, one step at a time; others can come in between steps."""
 
     def __init__(
         self, scorer: Scorer, config: DecodingConfig, forbidden_ids: Sequence[int] = (), *, keep_attention: bool = False
@@ -52,8 +51,7 @@ class SearchBatch:
             else BeamChooser(self.width, scorer.end_id, config.diverse_groups, config.diversity)
         )
         self.maybe_best = maybe_best_scorer(scorer, config, self.width)
-        self.device = choosing_device(scorer.device)
-        self.first_rules = make_rules(config, forbidden_ids, scorer.end_id, self.device)
+        self.first_rules = make_rules(config, forbidden_ids, scorer.end_id)
         self.running: Running | None = None
 
     @property
@@ -85,20 +83,17 @@ class SearchBatch:
         scorer = self.scorer
         source_BS, lengths_B = pad_sources([request.source for _, request in requests], scorer)
         state = scorer.start(scorer.encode(source_BS, lengths_B), keep_attention=self.looks)
-        rows_R = torch.arange(len(requests), device=scorer.device).repeat_interleave(self.width)
         plain = [request for _, request in requests]
         sentences = tuple(self.make_sentence(number, request) for number, request in requests)
         live = Live.start(sentences, self.width, self.chooser.first_rows)
-        rows_A = torch.from_numpy(live.alive // self.width).to(scorer.device)
+        rows_A = live.alive // self.width
         running = Running(
             live=live,
             state=state if len(rows_A) == len(requests) else state.select(rows_A),
-            token_A=torch.full_like(rows_A, scorer.start_id),
+            token_A=np.full_like(rows_A, scorer.start_id),
             rules=[rule.start(plain, self.width) for rule in self.first_rules],
             constraints=Constraints(scorer.end_id).start(plain, self.width),
-            record=AttentionRecord.start(lengths_B[rows_R].to(self.device), self.keep_attention)
-            if self.looks
-            else None,
+            record=AttentionRecord.start(lengths_B.repeat(self.width), self.keep_attention) if self.looks else None,
         )
         self.running = running if self.running is None else self.running.append(running)
 
@@ -120,24 +115,26 @@ class SearchBatch:
         if running.record:
             attention_RS = None if state.attention_RS is None else spread(state.attention_RS, live, 0.0)
             seen = running.record.add(attention_RS, running.num_tokens_R)
-        if np.count_nonzero(choice.ended_BK):
+        if choice.ended_BK is not None and choice.end_log_probs_BK is not None:
             ends_BK = np.full_like(choice.ids_BK, scorer.end_id)
             totals_BK = live.totals_BK + choice.end_log_probs_BK
             endings = Continuations(self.own_rows(live), ends_BK, choice.end_log_probs_BK, totals_BK)
             self.collect(choice.ended_BK, endings, seen)
-        if np.count_nonzero(choice.cut_BK):
+        if choice.cut_BK is not None:
             as_they_are = Continuations(self.own_rows(live), None, choice.log_probs_BK, live.totals_BK)
             self.collect(choice.cut_BK, as_they_are, running.record)
-        is_going_on_B = np.ones(len(live.sentences), dtype=np.bool_)
-        if scorer.max_steps is not None:
+        maybe_open_B = self.find_open(choice)
+        if scorer.max_steps is not None and live.most_said + 1 >= scorer.max_steps:
             exhausted_B = live.num_tokens_B + 1 >= scorer.max_steps
-            is_going_on_B = ~exhausted_B
             going_on = Continuations(choice.rows_BK, choice.ids_BK, choice.log_probs_BK, choice.totals_BK)
             self.collect((choice.totals_BK > -np.inf) & exhausted_B[:, None], going_on, seen)
-        open_B = self.find_open(choice) & is_going_on_B
-        done = [live.sentences[number] for number in (~open_B).nonzero()[0].tolist()]
-        kept = open_B.nonzero()[0]
+            maybe_open_B = ~exhausted_B if maybe_open_B is None else maybe_open_B & ~exhausted_B
+        if maybe_open_B is None or maybe_open_B.all():
+            self.running = running.advance(choice, None, state, seen)
+            return {}
+        kept = maybe_open_B.nonzero()[0]
         self.running = running.advance(choice, kept, state, seen) if kept.size else None
+        done = [live.sentences[number] for number in (~maybe_open_B).nonzero()[0].tolist()]
         return {sentence.number: sentence.pool.outputs() for sentence in done}
 
     def own_rows(self, live: Live) -> Integers:
@@ -147,7 +144,6 @@ class SearchBatch:
     def choose(self, running: Running) -> tuple[Choice, DecoderState]:
         """Ask the scorer, for candidates alone where it can choose them and nothing needs to see more."""
         live, chooser = running.live, self.chooser
-        at_limit_B = live.num_tokens_B >= live.most_B
         maybe_bans = None
         if self.maybe_best is not None and not running.constraints.active:
             maybe_bans = Bans.of(running.rules)
@@ -157,12 +153,12 @@ class SearchBatch:
             best, state = self.maybe_best.step_best(
                 running.token_A, running.state, 2 * self.width, maybe_bans.ids, no_end_A
             )
-            return chooser.choose_best(best, live, at_limit_B), state
+            return chooser.choose_best(best, live), state
         log_probs_AV, state = self.scorer.step(running.token_A, running.state)
-        log_probs_RV = spread(log_probs_AV.to(self.device), live, -torch.inf)
+        log_probs_RV = spread(log_probs_AV, live, -np.inf)
         for rule in (*running.rules, running.constraints):
             rule.apply(log_probs_RV)
-        return chooser.choose(log_probs_RV, live, at_limit_B, running.constraints), state
+        return chooser.choose(log_probs_RV, live, running.constraints), state
 
     def collect(self, taken_BK: Flags, continuations: Continuations, record: AttentionRecord | None) -> None:
         """Put outputs aside: the marked continuations, if they are good enough for the pools of their sentences."""
@@ -184,21 +180,24 @@ class SearchBatch:
             if finished and score <= pool.threshold:
                 continue
             flat = sentence * self.width + row
-            ids, log_probs = live.said(sentence, row)
+            ids, log_probs = live.ids_and_log_probs(sentence, row)
             if token is not None:
                 ids, log_probs = (*ids, token), (*log_probs, float(continuations.log_probs_BK[sentence, place]))
             trail = record.trail(flat, len(ids)) if record else None
             missing = 0 if finished else running.constraints.num_missing_after(flat, token)
             pool.add(Hypothesis(ids, score, log_probs, finished, trail, missing), row)
 
-    def find_open(self, choice: Choice) -> Flags:
-        """Which sentences have a live row that can still better what they have, or fill what they lack."""
+    def find_open(self, choice: Choice) -> Flags | None:
+        """Which sentences have a live row that can still better what they have, or fill what they lack; None: all."""
         assert self.running is not None
         live = self.running.live
+        thresholds = [sentence.pool.threshold for sentence in live.sentences]
+        is_any_full = max(thresholds) > -np.inf
+        if choice.fills_all and not is_any_full:
+            return None
         best = choice.totals_BK.max(axis=1)
         open_B = best > -np.inf
-        thresholds = [sentence.pool.threshold for sentence in live.sentences]
-        if max(thresholds) == -np.inf:
+        if not is_any_full:
             return open_B
         most = live.most_B + 1
         if self.scorer.max_steps is not None:
@@ -213,19 +212,20 @@ def maybe_best_scorer(scorer: Scorer, config: DecodingConfig, width: int) -> Bes
     return None
 
 
-def spread(values_AX: Tensor, live: Live, fill: float) -> Tensor:
+def spread(values_AX: Numbers, live: Live, fill: float) -> Numbers:
     """What the scorer said of the rows that hold a hypothesis, among all rows, `(R, X)`."""
-    if len(values_AX) == live.totals_BK.size:
+    if live.maybe_alive is None:
         return values_AX
-    values_RX = values_AX.new_full((live.totals_BK.size, values_AX.size(1)), fill)
-    return values_RX.index_copy_(0, torch.from_numpy(live.alive).to(values_AX.device), values_AX)
+    values_RX = np.full((live.totals_BK.size, values_AX.shape[1]), fill, dtype=values_AX.dtype)
+    values_RX[live.maybe_alive] = values_AX
+    return values_RX
 
 
-def make_rules(config: DecodingConfig, forbidden_ids: Sequence[int], end_id: int, device: torch.device) -> list[Rule]:
+def make_rules(config: DecodingConfig, forbidden_ids: Sequence[int], end_id: int) -> list[Rule]:
     """The rules that settings ask for, without rows yet; the forced prefix comes first, as it must."""
     rules: list[Rule] = [ForcedPrefix(NO_IDS.reshape(0, 0))]
     if forbidden_ids:
-        rules.append(ForbiddenIds(torch.tensor(sorted(set(forbidden_ids)), device=device)))
+        rules.append(ForbiddenIds(np.array(sorted(set(forbidden_ids)), dtype=np.int64)))
     if config.min_length or config.min_length_ratio:
         rules.append(MinimumLength(config, end_id, NO_IDS))
     if config.no_repeat_ngram:

@@ -12,17 +12,15 @@ The lowered numbers choose; sums and scores hold the model's own.
 Letters: B sentences, K rows of a sentence, R = B x K rows, V vocabulary, C candidates.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from malmoi.decoding.banks import choose_from_banks
 from malmoi.decoding.candidates import Candidates, best_candidates, merge_best
 from malmoi.decoding.constraints import Constraints
-from malmoi.decoding.interface import Best
-from malmoi.decoding.live import Choice, Flags, Floats, Integers, Live
+from malmoi.decoding.interface import Best, Flags, Floats, Integers, Numbers
+from malmoi.decoding.live import Choice, Live, ends_of
 
 
 @dataclass(frozen=True)
@@ -39,64 +37,80 @@ class BeamChooser:
         """Rows that begin with a hypothesis: one of each group."""
         return slice(0, self.width, self.width // self.num_groups)
 
-    def choose(self, log_probs_RV: Tensor, live: Live, at_limit_B: Flags, constraints: Constraints) -> Choice:
+    def choose(self, log_probs_RV: Numbers, live: Live, constraints: Constraints) -> Choice:
         """One step of all sentences; those at their limit may only end."""
-        totals_BK = torch.from_numpy(live.totals_BK).to(log_probs_RV.device)
         if self.num_groups == 1:
-            candidates = best_candidates(log_probs_RV, totals_BK, 2 * self.width)
+            candidates = best_candidates(log_probs_RV, live.totals_BK, 2 * self.width)
             choice = pick(candidates, self.width, self.end_id)
             if constraints.active:
                 choice = choose_from_banks(choice, candidates, log_probs_RV, live, constraints, self.end_id)
         else:
-            choice = self.choose_groups(log_probs_RV, totals_BK)
-        if at_limit_B.any():
-            ends = rank_ends(log_probs_RV, live, np.flatnonzero(at_limit_B), self.end_id)
-            choice = end_at_limit(choice, ends, live, at_limit_B, self.width // self.num_groups)
-        return close(choice, live, at_limit_B)
+            choice = self.choose_groups(log_probs_RV, live.totals_BK)
+        if live.at_limit_B is not None:
+            ends = rank_ends(log_probs_RV, live, np.flatnonzero(live.at_limit_B), self.end_id)
+            choice = end_at_limit(choice, ends, live, self.width // self.num_groups)
+        return close(choice, live)
 
-    def choose_best(self, best: Best, live: Live, at_limit_B: Flags) -> Choice:
+    def choose_best(self, best: Best, live: Live) -> Choice:
         """The same for one group and without constraints, from 2 K candidates of each row that is alive."""
-        alive = live.alive
-        choice = pick(merge_best(best, alive, live.totals_BK, 2 * self.width), self.width, self.end_id)
-        if np.count_nonzero(at_limit_B):
-            ends = find_ends(best, live, alive, np.flatnonzero(at_limit_B), self.end_id)
-            choice = end_at_limit(choice, ends, live, at_limit_B, self.width)
-        return close(choice, live, at_limit_B)
+        choice = pick(merge_best(best, live.maybe_alive, live.totals_BK, 2 * self.width), self.width, self.end_id)
+        if live.at_limit_B is not None:
+            ends = find_ends(best, live, np.flatnonzero(live.at_limit_B), self.end_id)
+            choice = end_at_limit(choice, ends, live, self.width)
+        return close(choice, live)
 
-    def choose_groups(self, log_probs_RV: Tensor, totals_BK: Tensor) -> Choice:
+    def choose_groups(self, log_probs_RV: Numbers, totals_BK: Floats) -> Choice:
         """Group after group, each one kept from what the earlier ones took."""
-        num_sentences, size = totals_BK.size(0), log_probs_RV.size(1)
+        num_sentences, size = len(totals_BK), log_probs_RV.shape[1]
         width = self.width // self.num_groups
-        log_probs_BKV = log_probs_RV.view(num_sentences, self.width, size)
-        penalty_BV = torch.zeros(num_sentences, size, dtype=log_probs_RV.dtype, device=log_probs_RV.device)
+        log_probs_BKV = log_probs_RV.reshape(num_sentences, self.width, size)
+        penalty_BV = np.zeros((num_sentences, size), dtype=log_probs_RV.dtype)
         parts: list[Choice] = []
         for group in range(self.num_groups):
             rows = slice(group * width, (group + 1) * width)
-            lowered_RV = (log_probs_BKV[:, rows] - penalty_BV[:, None]).flatten(0, 1)
-            candidates = best_candidates(lowered_RV, totals_BK[:, rows].contiguous(), 2 * width)
+            lowered_RV = (log_probs_BKV[:, rows] - penalty_BV[:, None]).reshape(-1, size)
+            candidates = best_candidates(lowered_RV, totals_BK[:, rows], 2 * width)
             choice = pick(restore(candidates, log_probs_BKV[:, rows], totals_BK[:, rows]), width, self.end_id)
-            parts.append(replace(choice, rows_BK=choice.rows_BK + group * width))
-            taken_BK = torch.from_numpy(choice.ids_BK).to(penalty_BV.device)
-            weight_BK = torch.from_numpy(np.where(choice.totals_BK > -np.inf, self.diversity, 0.0)).to(penalty_BV)
-            penalty_BV.scatter_add_(1, taken_BK, weight_BK)
-        names = ("rows_BK", "ids_BK", "log_probs_BK", "totals_BK", "ended_BK", "end_log_probs_BK", "cut_BK")
-        return Choice(*(np.concatenate([getattr(part, name) for part in parts], axis=1) for name in names))
+            parts.append(choice._replace(rows_BK=choice.rows_BK + group * width))
+            weight_BK = np.where(choice.totals_BK > -np.inf, self.diversity, 0.0).astype(penalty_BV.dtype)
+            np.add.at(penalty_BV, (np.arange(num_sentences)[:, None], choice.ids_BK), weight_BK)
+        ends = [ends_of(part) for part in parts]
+        return Choice(
+            rows_BK=np.concatenate([part.rows_BK for part in parts], axis=1),
+            ids_BK=np.concatenate([part.ids_BK for part in parts], axis=1),
+            log_probs_BK=np.concatenate([part.log_probs_BK for part in parts], axis=1),
+            totals_BK=np.concatenate([part.totals_BK for part in parts], axis=1),
+            ended_BK=np.concatenate([ended_BK for ended_BK, _ in ends], axis=1),
+            end_log_probs_BK=np.concatenate([log_probs_BK for _, log_probs_BK in ends], axis=1),
+        )
 
 
-def restore(candidates: Candidates, log_probs_BKV: Tensor, totals_BK: Tensor) -> Candidates:
+def restore(candidates: Candidates, log_probs_BKV: Numbers, totals_BK: Floats) -> Candidates:
     """The same candidates in the same order, with the model's own numbers in the place of lowered ones."""
-    sentences_B1 = torch.arange(totals_BK.size(0), device=totals_BK.device)[:, None]
-    rows_BC = torch.from_numpy(candidates.rows_BC).to(totals_BK.device)
-    ids_BC = torch.from_numpy(candidates.ids_BC).to(totals_BK.device)
-    log_probs_BC = log_probs_BKV[sentences_B1, rows_BC, ids_BC].double()
-    totals = (totals_BK[sentences_B1, rows_BC] + log_probs_BC).cpu().numpy()
-    alive = candidates.totals_BC > -np.inf
-    return replace(candidates, totals_BC=np.where(alive, totals, -np.inf), log_probs_BC=log_probs_BC.cpu().numpy())
+    sentences_B1 = np.arange(len(totals_BK))[:, None]
+    log_probs_BC = log_probs_BKV[sentences_B1, candidates.rows_BC, candidates.ids_BC].astype(np.float64)
+    totals_BC = totals_BK[sentences_B1, candidates.rows_BC] + log_probs_BC
+    alive_BC = candidates.totals_BC > -np.inf
+    return candidates._replace(totals_BC=np.where(alive_BC, totals_BC, -np.inf), log_probs_BC=log_probs_BC)
 
 
 def pick(candidates: Candidates, width: int, end_id: int) -> Choice:
     """The `width` best continuations, and the endings that are not worse than the last of them."""
     num_sentences, num_candidates = candidates.totals_BC.shape
+    if (
+        num_candidates >= width
+        and candidates.last_total(width) > -np.inf
+        and not np.count_nonzero(candidates.ids_BC[:, :width] == end_id)
+    ):
+        # The best ones fill all places and none of them ends, as in most steps of a sentence.
+        return Choice(
+            candidates.rows_BC[:, :width],
+            candidates.ids_BC[:, :width],
+            candidates.log_probs_BC[:, :width],
+            candidates.totals_BC[:, :width],
+            fills_all=True,
+            in_place=width == 1,
+        )
     alive_BC = candidates.totals_BC > -np.inf
     ends_BC = alive_BC & (candidates.ids_BC == end_id)
     goes_on_BC = alive_BC & ~ends_BC
@@ -106,34 +120,21 @@ def pick(candidates: Candidates, width: int, end_id: int) -> Choice:
         goes_on_BC &= ~ends_BC.any(axis=1, keepdims=True)
     lives_BC = goes_on_BC & (place_BC <= width)
     ended_BK, end_log_probs_BK = mark_ends(candidates, ends_BC, width)
-    chosen = lives_BC.ravel().nonzero()[0]
-    if len(chosen) == num_sentences * width:
-        # All places are filled, as in nearly every step: no more than `width` of each sentence live, so each has that.
-        shape = (num_sentences, width)
-        return Choice(
-            candidates.rows_BC.ravel()[chosen].reshape(shape),
-            candidates.ids_BC.ravel()[chosen].reshape(shape),
-            candidates.log_probs_BC.ravel()[chosen].reshape(shape),
-            candidates.totals_BC.ravel()[chosen].reshape(shape),
-            ended_BK,
-            end_log_probs_BK,
-            cut_BK=np.zeros(shape, dtype=np.bool_),
-        )
-    order_BK = np.argsort(~lives_BC, axis=1, kind="stable")[:, :width]
+    # Those that live come first, in their order.
+    order_BK = (~lives_BC).argsort(axis=1, kind="stable")[:, :width]
     if num_candidates < width:
         # A beam wider than what there is to choose from has places left over.
         order_BK = np.pad(order_BK, ((0, 0), (0, width - num_candidates)), constant_values=num_candidates - 1)
-        filled_BK = np.take_along_axis(lives_BC, order_BK, 1) & (np.arange(width) < num_candidates)
-    else:
-        filled_BK = np.take_along_axis(lives_BC, order_BK, 1)
+    sentences_B1 = np.arange(num_sentences)[:, None]
+    filled_BK = lives_BC[sentences_B1, order_BK] & (np.arange(width) < num_candidates)
     return Choice(
-        rows_BK=np.where(filled_BK, np.take_along_axis(candidates.rows_BC, order_BK, 1), 0),
-        ids_BK=np.where(filled_BK, np.take_along_axis(candidates.ids_BC, order_BK, 1), end_id),
-        log_probs_BK=np.take_along_axis(candidates.log_probs_BC, order_BK, 1),
-        totals_BK=np.where(filled_BK, np.take_along_axis(candidates.totals_BC, order_BK, 1), -np.inf),
+        rows_BK=np.where(filled_BK, candidates.rows_BC[sentences_B1, order_BK], 0),
+        ids_BK=np.where(filled_BK, candidates.ids_BC[sentences_B1, order_BK], end_id),
+        log_probs_BK=candidates.log_probs_BC[sentences_B1, order_BK],
+        totals_BK=np.where(filled_BK, candidates.totals_BC[sentences_B1, order_BK], -np.inf),
         ended_BK=ended_BK,
         end_log_probs_BK=end_log_probs_BK,
-        cut_BK=np.zeros_like(ended_BK),
+        in_place=width == 1,
     )
 
 
@@ -141,48 +142,50 @@ def mark_ends(candidates: Candidates, ends_BC: Flags, width: int) -> tuple[Flags
     """Which rows end, and the log-probabilities of their end symbols."""
     ended_BK = np.zeros((len(ends_BC), width), dtype=np.bool_)
     end_log_probs_BK = np.full((len(ends_BC), width), -np.inf)
-    if np.count_nonzero(ends_BC):
-        sentences, places = ends_BC.nonzero()
-        rows = candidates.rows_BC[sentences, places]
-        ended_BK[sentences, rows] = True
-        end_log_probs_BK[sentences, rows] = candidates.log_probs_BC[sentences, places]
+    sentences, places = ends_BC.nonzero()
+    rows = candidates.rows_BC[sentences, places]
+    ended_BK[sentences, rows] = True
+    end_log_probs_BK[sentences, rows] = candidates.log_probs_BC[sentences, places]
     return ended_BK, end_log_probs_BK
 
 
-def close(choice: Choice, live: Live, at_limit_B: Flags) -> Choice:
+def close(choice: Choice, live: Live) -> Choice:
     """Rows are cut where their sentence is at its limit or has nothing to go on with."""
-    closing_B = at_limit_B | ~(choice.totals_BK > -np.inf).any(1)
+    if choice.fills_all:
+        return choice
+    closing_B = choice.totals_BK.max(axis=1) == -np.inf
     if not np.count_nonzero(closing_B):
         return choice
-    return replace(choice, cut_BK=(live.totals_BK > -np.inf) & ~choice.ended_BK & closing_B[:, None])
+    cut_BK = (live.totals_BK > -np.inf) & closing_B[:, None]
+    return choice._replace(cut_BK=cut_BK if choice.ended_BK is None else cut_BK & ~choice.ended_BK)
 
 
-def rank_ends(log_probs_RV: Tensor, live: Live, sentences: Integers, end_id: int) -> tuple[Floats, Integers]:
+def rank_ends(log_probs_RV: Numbers, live: Live, sentences: Integers, end_id: int) -> tuple[Floats, Integers]:
     """For the rows (X, K) of some sentences: log-probabilities of the end symbol, and how many tokens come before."""
-    sentences_X = torch.from_numpy(sentences).to(log_probs_RV.device)
-    log_probs_XKV = log_probs_RV.view(*live.totals_BK.shape, -1)[sentences_X]
+    log_probs_XKV = log_probs_RV.reshape(*live.totals_BK.shape, -1)[sentences]
     ends_XK1 = log_probs_XKV[..., end_id : end_id + 1]
     num_better_XK = (log_probs_XKV > ends_XK1).sum(-1) + (log_probs_XKV[..., :end_id] == ends_XK1).sum(-1)
-    return ends_XK1[..., 0].double().cpu().numpy(), num_better_XK.cpu().numpy()
+    return ends_XK1[..., 0].astype(np.float64), num_better_XK
 
 
-def find_ends(best: Best, live: Live, alive: Integers, sentences: Integers, end_id: int) -> tuple[Floats, Integers]:
+def find_ends(best: Best, live: Live, sentences: Integers, end_id: int) -> tuple[Floats, Integers]:
     """The same from candidates: more tokens than they are may come before, which is as good as any too many."""
     ends_R1 = best.end_log_probs_R[:, None]
     is_better_RC = (best.log_probs_RC > ends_R1) | ((best.log_probs_RC == ends_R1) & (best.ids_RC < end_id))
     ends_BK = np.full(live.totals_BK.shape, -np.inf)
     num_better_BK = np.zeros(live.totals_BK.shape, dtype=np.int64)
-    ends_BK.ravel()[alive] = best.end_log_probs_R
-    num_better_BK.ravel()[alive] = is_better_RC.sum(1)
+    ends_BK.ravel()[live.alive] = best.end_log_probs_R
+    num_better_BK.ravel()[live.alive] = is_better_RC.sum(1)
     return ends_BK[sentences], num_better_BK[sentences]
 
 
-def end_at_limit(choice: Choice, ends: tuple[Floats, Integers], live: Live, at_limit_B: Flags, width: int) -> Choice:
+def end_at_limit(choice: Choice, ends: tuple[Floats, Integers], live: Live, width: int) -> Choice:
     """Sentences at their limit: no row goes on, each ends if the end symbol is among its `width` best tokens."""
+    at_limit_B = live.num_tokens_B >= live.most_B
     ends_XK, num_better_XK = ends
     ended_XK = (num_better_XK < width) & (ends_XK > -np.inf)
-    ended_BK, end_log_probs_BK = choice.ended_BK.copy(), choice.end_log_probs_BK.copy()
+    ended_BK, end_log_probs_BK = ends_of(choice)
     ended_BK[at_limit_B] = ended_XK & (live.totals_BK[at_limit_B] > -np.inf)
     end_log_probs_BK[at_limit_B] = ends_XK
     totals_BK = np.where(at_limit_B[:, None], -np.inf, choice.totals_BK)
-    return replace(choice, totals_BK=totals_BK, ended_BK=ended_BK, end_log_probs_BK=end_log_probs_BK)
+    return choice._replace(totals_BK=totals_BK, ended_BK=ended_BK, end_log_probs_BK=end_log_probs_BK, fills_all=False)

@@ -14,13 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Self, cast
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from malmoi.decoding.interface import Ids, Phrase, Request
-
-Integers = NDArray[np.int64]
+from malmoi.decoding.interface import Ids, Integers, Numbers, Phrase, Request
 
 ROOT = 0
 
@@ -143,10 +138,10 @@ class Constraints:
         rows = tuple(automaton for automaton in automata for _ in range(width))
         return replace(self, automata_R=rows, states_R=(PhraseAutomaton.START,) * len(rows), active=any(automata))
 
-    def apply(self, log_probs_RV: Tensor) -> None:
+    def apply(self, log_probs_RV: Numbers) -> None:
         rows = [row for row in range(len(self.states_R)) if self.num_missing(row)] if self.active else []
         if rows:
-            log_probs_RV[torch.tensor(rows, device=log_probs_RV.device), self.end_id] = -torch.inf
+            log_probs_RV[rows, self.end_id] = -np.inf
 
     def num_missing(self, row: int) -> int:
         """How many phrases the output of a row still lacks."""

@@ -10,18 +10,15 @@ Letters: B pairs, S source places, T target tokens, V vocabulary.
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from malmoi.config import DecodingConfig
-from malmoi.decoding.attention import AttentionRecord, choosing_device
-from malmoi.decoding.interface import IMPOSSIBLE, Hypothesis, Ids, Scorer
+from malmoi.decoding.attention import AttentionRecord
+from malmoi.decoding.interface import IMPOSSIBLE, Floats, Hypothesis, Ids, Integers, Scorer
 from malmoi.decoding.scoring import Scoring
 from malmoi.decoding.targets import step_through, target_log_probs
 from malmoi.errors import CheckpointError, DataError
 
 
-@torch.inference_mode()
 def force(
     scorer: Scorer,
     sources: Sequence[Ids],
@@ -82,31 +79,27 @@ def force_batch(
     scoring = Scoring.from_config(config)
     lengths = np.array([len(target) for _, target in pairs], dtype=np.int64)
     source_BS, source_lengths_B = pad_sources([source for source, _ in pairs], scorer)
-    target_BT = torch.full((len(pairs), int(lengths.max(initial=0))), scorer.end_id)
-    for row, (_, target) in enumerate(pairs):
-        target_BT[row, : len(target)] = torch.tensor(target, dtype=torch.int64)
-    target_BT = target_BT.to(scorer.device)
+    target_BT = pad([target for _, target in pairs], scorer.end_id)
     record = None
     coverage = np.zeros(len(pairs))
     if keep_attention or scoring.beta > 0:
-        record = AttentionRecord.start(source_lengths_B.to(choosing_device(scorer.device)), keep_attention)
+        record = AttentionRecord.start(source_lengths_B, keep_attention)
         coverage = record.coverage(scoring)
-        log_probs_BT = torch.zeros(target_BT.shape, dtype=torch.float64)
+        log_probs_BT = np.zeros(target_BT.shape)
         steps = step_through(scorer, source_BS, source_lengths_B, target_BT, keep_attention=True)
         for place, (log_probs_B, attention_BS) in enumerate(steps):
             log_probs_BT[:, place] = log_probs_B
             record = record.add(attention_BS, np.full(len(pairs), place))
             coverage = np.where(lengths > place, record.coverage(scoring), coverage)
     else:
-        lengths_B = torch.from_numpy(lengths).to(scorer.device)
-        log_probs_BT = target_log_probs(scorer, source_BS, source_lengths_B, target_BT, lengths_B)
-    return read_off(pairs, log_probs_BT.cpu().double().numpy(), coverage, record, scoring, scorer.end_id)
+        log_probs_BT = target_log_probs(scorer, source_BS, source_lengths_B, target_BT, lengths).astype(np.float64)
+    return read_off(pairs, log_probs_BT, coverage, record, scoring, scorer.end_id)
 
 
 def read_off(
     pairs: Sequence[tuple[Ids, Ids]],
-    log_probs_BT: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    coverage: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    log_probs_BT: Floats,
+    coverage: Floats,
     record: AttentionRecord | None,
     scoring: Scoring,
     end_id: int,
@@ -127,11 +120,15 @@ def read_off(
     return hypotheses
 
 
-def pad_sources(sources: Sequence[Ids], scorer: Scorer) -> tuple[Tensor, Tensor]:
-    """Sources as `source_BS` and `source_lengths_B`, on the scorer's device."""
-    longest = max(1, *(len(source) for source in sources))
-    source_BS = torch.full((len(sources), longest), scorer.source_padding_id)
-    for row, source in enumerate(sources):
-        source_BS[row, : len(source)] = torch.tensor(source, dtype=torch.int64)
-    lengths_B = torch.tensor([len(source) for source in sources])
-    return source_BS.to(scorer.device), lengths_B.to(scorer.device)
+def pad_sources(sources: Sequence[Ids], scorer: Scorer) -> tuple[Integers, Integers]:
+    """Sources as `source_BS`, one place wide at least, and `source_lengths_B`."""
+    lengths_B = np.array([len(source) for source in sources], dtype=np.int64)
+    return pad(sources, scorer.source_padding_id, least=1), lengths_B
+
+
+def pad(rows: Sequence[Ids], filling: int, least: int = 0) -> Integers:
+    """Rows of ids as a table of `least` columns at least."""
+    table = np.full((len(rows), max([least, *map(len, rows)])), filling, dtype=np.int64)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
+    return table

@@ -3,18 +3,24 @@
 In: `Request`s, sentences as source ids with what their outputs must hold. Out: `Hypothesis` lists, best first.
 Whatever gives log-probabilities step by step is a `Scorer`: a network, an ensemble, a fast engine, a table in a test.
 
+All that passes here are numpy's arrays in the memory of the machine: what computes elsewhere, or with other arrays,
+turns its own into them (`scorer.py` for networks). Nothing of a search needs torch.
+
 Letters: B sentences, S source places, T target tokens, R live rows, C candidates, V vocabulary.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from malmoi.models.interface import DecoderState, Memory
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Numbers = NDArray[np.floating[Any]]
+"""float32 or float64, as the scorer computes."""
 
 Ids = tuple[int, ...]
 Phrase = Ids | tuple[Ids, ...]
@@ -22,6 +28,36 @@ Phrase = Ids | tuple[Ids, ...]
 
 IMPOSSIBLE = -1e4
 """What a token of probability 0 counts in a score, so that scores are finite: forced tokens alone can need it."""
+
+
+class Memory(ABC):
+    """What a scorer keeps of encoded sources; opaque to search."""
+
+    @property
+    @abstractmethod
+    def num_sentences(self) -> int: ...
+
+
+class DecoderState(ABC):
+    """Hypotheses while they grow: one row each, and each row knows which sentence it belongs to.
+
+    A state is never changed by the methods of a scorer: `step`, `select` and `append` give a new one.
+    """
+
+    attention_RS: Numbers | None
+    """Where the last step looked in the source, mean over heads, if `start` was asked to keep it."""
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int: ...
+
+    @abstractmethod
+    def select(self, rows_R: Integers) -> Self:
+        """The rows with these numbers in this order; they may be repeated or left out."""
+
+    @abstractmethod
+    def append(self, other: "DecoderState") -> Self:
+        """The rows of this state, then those of another one, of the same scorer, with other sentences and lengths."""
 
 
 class Scorer(Protocol):
@@ -52,21 +88,16 @@ class Scorer(Protocol):
         """Most steps that the scorer can make for a row, None where there is no limit."""
         ...
 
-    @property
-    def device(self) -> torch.device:
-        """Where ids are wanted and log-probabilities come from."""
-        ...
-
-    def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Memory:
-        """Read sources, int64, padded on the right."""
+    def encode(self, source_BS: Integers, source_lengths_B: Integers) -> Memory:
+        """Read sources, padded on the right."""
         ...
 
     def start(self, memory: Memory, keep_attention: bool = False) -> DecoderState:
         """One row per sentence, before the first step."""
         ...
 
-    def step(self, token_R: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Feed a token per row: natural log-probabilities `log_probs_RV`, a fresh tensor that the caller may change,
+    def step(self, token_R: Integers, state: DecoderState) -> tuple[Numbers, DecoderState]:
+        """Feed a token per row: natural log-probabilities `log_probs_RV`, a fresh array that the caller may change,
         and the state after it, with `attention_RS` if it was asked for and the scorer has any."""
         ...
 
@@ -79,9 +110,9 @@ class Best:
     ranks, minus infinity where it may not come.
     """
 
-    log_probs_RC: NDArray[np.float64]
-    ids_RC: NDArray[np.int64]
-    end_log_probs_R: NDArray[np.float64]
+    log_probs_RC: Floats
+    ids_RC: Integers
+    end_log_probs_R: Floats
 
 
 @runtime_checkable
@@ -95,14 +126,24 @@ class BestScorer(Protocol):
 
     def step_best(
         self,
-        token_R: Tensor,
+        token_R: Integers,
         state: DecoderState,
         num_candidates: int,
-        forbidden_ids: NDArray[np.int64],
-        no_end_R: NDArray[np.bool_] | None,
+        forbidden_ids: Integers,
+        no_end_R: Flags | None,
     ) -> tuple[Best, DecoderState]:
         """Like `step`. `forbidden_ids` are no candidates of any row, the end symbol none of the rows that are marked;
         they keep their share of probability."""
+        ...
+
+
+@runtime_checkable
+class Threaded(Protocol):
+    """A scorer that says whether several searches may use it at once."""
+
+    @property
+    def allows_threads(self) -> bool:
+        """Whether that shares the work better than threads inside of products."""
         ...
 
 
@@ -134,5 +175,5 @@ class Hypothesis:
     score: float
     log_probs: tuple[float, ...]
     finished: bool
-    attention: Tensor | None = field(default=None, compare=False)
+    attention: NDArray[np.float32] | None = field(default=None, compare=False)
     num_missing: int = 0

@@ -1,25 +1,21 @@
 """The sentences that are being searched, and what one step decides about their rows.
 
 A sentence has K rows all along; a row that holds no hypothesis has a sum of minus infinity. All rows of a sentence have
-said as many tokens, other sentences more or fewer.
+said as many tokens, other sentences more or fewer. What a row has said is read off backwards when its output is put
+aside: nothing is copied from step to step.
 
-Letters: B sentences, K rows of a sentence, R = B x K rows, T tokens.
+Letters: B sentences, K rows of a sentence, R = B x K rows.
 """
 
 from bisect import insort_right
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from malmoi.decoding.interface import Hypothesis, Ids, Request
+from malmoi.decoding.interface import Flags, Floats, Hypothesis, Ids, Integers, Request
 from malmoi.decoding.rules import Limits
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 @dataclass
@@ -80,16 +76,31 @@ class Sentence:
     draws: Floats | None = None
 
 
-@dataclass(frozen=True)
+class Said(NamedTuple):
+    """One step of all rows: the rows of the step before that they continue, and what they said then."""
+
+    rows_R: Integers
+    ids_R: Integers
+    log_probs_R: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Live:
-    """Hypotheses of all sentences while they grow."""
+    """Hypotheses of all sentences while they grow.
+
+    `said` are the last steps, as many as the oldest sentence has made, `most_said`. Until `steps_left` more are made no
+    sentence is at its limit.
+    """
 
     sentences: tuple[Sentence, ...]
     num_tokens_B: Integers
     most_B: Integers
     totals_BK: Floats
-    ids_BKT: Integers
-    log_probs_BKT: Floats
+    said: tuple[Said, ...]
+    most_said: int
+    steps_left: int
+    is_full: bool = False
+    """Whether all rows are known to hold a hypothesis."""
 
     @classmethod
     def start(cls, sentences: tuple[Sentence, ...], width: int, first_rows: Integers | slice) -> Self:
@@ -97,78 +108,104 @@ class Live:
         num_sentences = len(sentences)
         totals_BK = np.full((num_sentences, width), -np.inf)
         totals_BK[:, first_rows] = 0.0
-        return cls(
-            sentences,
-            np.zeros(num_sentences, dtype=np.int64),
-            np.array([sentence.limits.most for sentence in sentences], dtype=np.int64),
-            totals_BK,
-            np.empty((num_sentences, width, 0), dtype=np.int64),
-            np.empty((num_sentences, width, 0)),
-        )
+        most = [sentence.limits.most for sentence in sentences]
+        num_tokens_B = np.zeros(num_sentences, dtype=np.int64)
+        return cls(sentences, num_tokens_B, np.array(most, dtype=np.int64), totals_BK, (), 0, min(most))
 
     @cached_property
+    def maybe_alive(self) -> Integers | None:
+        """Numbers of the rows that hold a hypothesis, among all R; None where all do."""
+        if self.is_full:
+            return None
+        is_alive_R = (self.totals_BK > -np.inf).ravel()
+        alive = is_alive_R.nonzero()[0]
+        return None if len(alive) == len(is_alive_R) else alive
+
+    @property
     def alive(self) -> Integers:
-        """Numbers of the rows that hold a hypothesis, among all R."""
-        return (self.totals_BK > -np.inf).ravel().nonzero()[0]
+        """Numbers of the rows that hold a hypothesis."""
+        alive = self.maybe_alive
+        return np.arange(self.totals_BK.size) if alive is None else alive
 
-    def said(self, sentence: int, row: int) -> tuple[Ids, tuple[float, ...]]:
-        """Ids and log-probabilities of a row so far."""
-        length = self.num_tokens_B[sentence]
-        ids: list[int] = self.ids_BKT[sentence, row, :length].tolist()
-        log_probs: list[float] = self.log_probs_BKT[sentence, row, :length].tolist()
-        return tuple(ids), tuple(log_probs)
+    @property
+    def at_limit_B(self) -> Flags | None:
+        """Sentences that may only end; None where there is none."""
+        return None if self.steps_left > 0 else self.num_tokens_B >= self.most_B
 
-    def advance(self, choice: "Choice", kept: Integers) -> Self:
-        """The chosen continuations of the sentences with the numbers `kept`."""
-        rows_BK, ids_BK, log_probs_BK, totals_BK = choice.rows_BK, choice.ids_BK, choice.log_probs_BK, choice.totals_BK
-        sentences, num_tokens, most_B = self.sentences, self.num_tokens_B, self.most_B
-        if len(kept) < len(sentences):
-            rows_BK, ids_BK, log_probs_BK, totals_BK = rows_BK[kept], ids_BK[kept], log_probs_BK[kept], totals_BK[kept]
-            sentences = tuple(self.sentences[number] for number in kept.tolist())
-            num_tokens, most_B = num_tokens[kept], most_B[kept]
-        places = (kept[:, None], rows_BK)
-        room = int(num_tokens.max(initial=0)) + 1 - self.ids_BKT.shape[2]
-        ids_BKT, log_probs_BKT = self.ids_BKT[places], self.log_probs_BKT[places]
-        if room > 0:
-            # Room for several tokens at once: growing by one would copy every table in every step.
-            room = max(room, 16)
-            ids_BKT = np.pad(ids_BKT, ((0, 0), (0, 0), (0, room)))
-            log_probs_BKT = np.pad(log_probs_BKT, ((0, 0), (0, 0), (0, room)))
-        numbers = np.arange(len(kept))
-        ids_BKT[numbers, :, num_tokens] = ids_BK
-        log_probs_BKT[numbers, :, num_tokens] = log_probs_BK
-        return type(self)(sentences, num_tokens + 1, most_B, totals_BK, ids_BKT, log_probs_BKT)
+    def ids_and_log_probs(self, sentence: int, row: int) -> tuple[Ids, tuple[float, ...]]:
+        """What a row has said so far."""
+        num_tokens = int(self.num_tokens_B[sentence])
+        place = sentence * self.totals_BK.shape[1] + row
+        ids: list[int] = []
+        log_probs: list[float] = []
+        for step in self.said[: -num_tokens - 1 : -1]:
+            ids.append(step.ids_R.item(place))
+            log_probs.append(step.log_probs_R.item(place))
+            place = step.rows_R.item(place)
+        return tuple(ids[::-1]), tuple(log_probs[::-1])
+
+    def advance(self, choice: "Choice", said: Said, maybe_kept: Integers | None) -> Self:
+        """The chosen continuations of the sentences with the numbers `maybe_kept`, None for all: `said`, by rows."""
+        if maybe_kept is None:
+            return type(self)(
+                self.sentences,
+                self.num_tokens_B + 1,
+                self.most_B,
+                choice.totals_BK,
+                (*self.said, said),
+                self.most_said + 1,
+                self.steps_left - 1,
+                choice.fills_all,
+            )
+        num_tokens_B, most_B = self.num_tokens_B[maybe_kept] + 1, self.most_B[maybe_kept]
+        most_said = int(num_tokens_B.max())
+        return type(self)(
+            tuple(self.sentences[number] for number in maybe_kept.tolist()),
+            num_tokens_B,
+            most_B,
+            choice.totals_BK[maybe_kept],
+            (*self.said, said)[-most_said:],
+            most_said,
+            int((most_B - num_tokens_B).min()),
+            choice.fills_all,
+        )
 
     def append(self, other: Self) -> Self:
-        """These sentences, then those of another one."""
-        longest = max(self.ids_BKT.shape[2], other.ids_BKT.shape[2])
-
-        def pad(table: NDArray[np.generic]) -> NDArray[np.generic]:
-            return np.pad(table, ((0, 0), (0, 0), (0, longest - table.shape[2])))
-
+        """These sentences, then new ones, of which none has said anything yet."""
+        assert not other.most_said, "sentences come in before their first step"
         return replace(
             self,
             sentences=self.sentences + other.sentences,
             num_tokens_B=np.concatenate([self.num_tokens_B, other.num_tokens_B]),
             most_B=np.concatenate([self.most_B, other.most_B]),
             totals_BK=np.concatenate([self.totals_BK, other.totals_BK]),
-            ids_BKT=np.concatenate([pad(self.ids_BKT), pad(other.ids_BKT)]),
-            log_probs_BKT=np.concatenate([pad(self.log_probs_BKT), pad(other.log_probs_BKT)]),
+            steps_left=min(self.steps_left, other.steps_left),
+            is_full=self.is_full and other.is_full,
         )
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What one step decided. `rows_BK` say which row each new one continues; places without one have a total of -inf.
 
     `ended_BK` marks rows whose output takes the end symbol now, with `end_log_probs_BK`; `cut_BK` marks rows that are
-    given up as they stand, since they may not grow any more.
+    given up as they stand, since they may not grow any more. Each is None where it marks nothing.
     """
 
     rows_BK: Integers
     ids_BK: Integers
     log_probs_BK: Floats
     totals_BK: Floats
-    ended_BK: Flags
-    end_log_probs_BK: Floats
-    cut_BK: Flags
+    ended_BK: Flags | None = None
+    end_log_probs_BK: Floats | None = None
+    cut_BK: Flags | None = None
+    fills_all: bool = False
+    """Known that every place is filled."""
+    in_place: bool = False
+    """Known that each row continues itself."""
+
+
+def ends_of(choice: Choice) -> tuple[Flags, Floats]:
+    """Marks of rows that end and their log-probabilities, as tables that may be changed."""
+    if choice.ended_BK is None or choice.end_log_probs_BK is None:
+        return np.zeros(choice.ids_BK.shape, dtype=np.bool_), np.full(choice.ids_BK.shape, -np.inf)
+    return choice.ended_BK.copy(), choice.end_log_probs_BK.copy()

@@ -13,14 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from malmoi.config import DecodingConfig
-from malmoi.decoding.interface import IMPOSSIBLE, Request
-
-Integers = NDArray[np.int64]
+from malmoi.decoding.interface import IMPOSSIBLE, Flags, Integers, Numbers, Request
 
 NOTHING = -1
 """Fills places of id tables that hold no token; no id equals it."""
@@ -35,7 +30,7 @@ class Rule(Protocol):
         """The same rule for new sentences of `width` rows each, nothing said yet."""
         ...
 
-    def apply(self, log_probs_RV: Tensor) -> None:
+    def apply(self, log_probs_RV: Numbers) -> None:
         """Forbid tokens, in place."""
         ...
 
@@ -79,13 +74,13 @@ class Limits:
 class ForbiddenIds:
     """Ids that never come out."""
 
-    ids: Tensor
+    ids: Integers
 
     def start(self, requests: Sequence[Request], width: int) -> Self:
         return self
 
-    def apply(self, log_probs_RV: Tensor) -> None:
-        log_probs_RV.index_fill_(1, self.ids, -torch.inf)
+    def apply(self, log_probs_RV: Numbers) -> None:
+        log_probs_RV[:, self.ids] = -np.inf
 
     def select(self, rows: Integers) -> Self:
         return self
@@ -110,10 +105,10 @@ class MinimumLength:
         least = [Limits.of(request, self.config, self.end_id).least for request in requests]
         return replace(self, missing_R=np.repeat(np.array(least, dtype=np.int64), width))
 
-    def apply(self, log_probs_RV: Tensor) -> None:
+    def apply(self, log_probs_RV: Numbers) -> None:
         rows = np.flatnonzero(self.missing_R > 0)
         if rows.size:
-            log_probs_RV[torch.from_numpy(rows).to(log_probs_RV.device), self.end_id] = -torch.inf
+            log_probs_RV[rows, self.end_id] = -np.inf
 
     def select(self, rows: Integers) -> Self:
         return type(self)(self.config, self.end_id, self.missing_R[rows])
@@ -140,18 +135,16 @@ class ForcedPrefix:
         table = id_table([request.prefix for request in requests])
         return replace(self, prefix_RP=np.repeat(table, width, axis=0))
 
-    def apply(self, log_probs_RV: Tensor) -> None:
+    def apply(self, log_probs_RV: Numbers) -> None:
         if not self.prefix_RP.size:
             return
         rows = np.flatnonzero(self.prefix_RP[:, 0] != NOTHING)
         if not rows.size:
             return
-        rows_X = torch.from_numpy(rows).to(log_probs_RV.device)
-        ids_X = torch.from_numpy(self.prefix_RP[rows, 0]).to(log_probs_RV.device)
-        values_X = log_probs_RV[rows_X, ids_X]
-        values_X = values_X.masked_fill(values_X == -torch.inf, IMPOSSIBLE)
-        log_probs_RV[rows_X] = -torch.inf
-        log_probs_RV[rows_X, ids_X] = values_X
+        ids = self.prefix_RP[rows, 0]
+        values = log_probs_RV[rows, ids]
+        log_probs_RV[rows] = -np.inf
+        log_probs_RV[rows, ids] = np.where(values == -np.inf, IMPOSSIBLE, values)
 
     def select(self, rows: Integers) -> Self:
         return self if not self.prefix_RP.size else replace(self, prefix_RP=self.prefix_RP[rows])
@@ -181,7 +174,7 @@ class NoRepeat:
         empty = np.empty((len(requests) * width, 0), dtype=np.int64)
         return replace(self, ids_RT=empty, prefix_R=np.repeat(prefix, width))
 
-    def apply(self, log_probs_RV: Tensor) -> None:
+    def apply(self, log_probs_RV: Numbers) -> None:
         num_windows = self.ids_RT.shape[1] - self.size + 1
         if num_windows < 1:
             return
@@ -193,9 +186,7 @@ class NoRepeat:
             equal &= self.ids_RT[:, place : place + num_windows] == last[:, None]
         rows, windows = np.nonzero(equal)
         if rows.size:
-            ids = self.ids_RT[rows, windows + self.size - 1]
-            device = log_probs_RV.device
-            log_probs_RV[torch.from_numpy(rows).to(device), torch.from_numpy(ids).to(device)] = -torch.inf
+            log_probs_RV[rows, self.ids_RT[rows, windows + self.size - 1]] = -np.inf
 
     def select(self, rows: Integers) -> Self:
         return replace(self, ids_RT=self.ids_RT[rows], prefix_R=self.prefix_R[rows])
@@ -237,7 +228,7 @@ class Bans:
     """What rules forbid, where it is no more than ids that never come out and rows that may not end yet."""
 
     ids: Integers
-    no_end_R: NDArray[np.bool_] | None
+    no_end_R: Flags | None
 
     @classmethod
     def of(cls, rules: Sequence[Rule]) -> Self | None:
@@ -246,7 +237,7 @@ class Bans:
         for rule in rules:
             match rule:
                 case ForbiddenIds():
-                    ids = rule.ids.cpu().numpy()
+                    ids = rule.ids
                 case MinimumLength():
                     no_end_R = rule.missing_R > 0
                 case ForcedPrefix() if not rule.prefix_RP.size:

@@ -6,25 +6,18 @@ Letters: B sentences, K rows of a sentence, R = B x K rows, A rows that hold a h
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from malmoi.decoding.attention import AttentionRecord
 from malmoi.decoding.constraints import Constraints
-from malmoi.decoding.live import Choice, Live
+from malmoi.decoding.interface import DecoderState, Floats, Integers
+from malmoi.decoding.live import Choice, Live, Said
 from malmoi.decoding.rules import Rule
-from malmoi.models.interface import DecoderState
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Continuations:
+class Continuations(NamedTuple):
     """For each place of a sentence the row that it continues: by one token, or by none where `ids_BK` is None."""
 
     rows_BK: Integers
@@ -33,7 +26,7 @@ class Continuations:
     totals_BK: Floats
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Running:
     """Sentences in flight.
 
@@ -42,7 +35,7 @@ class Running:
 
     live: Live
     state: DecoderState
-    token_A: Tensor
+    token_A: Integers
     rules: list[Rule]
     constraints: Constraints
     record: AttentionRecord | None
@@ -58,33 +51,41 @@ class Running:
         return type(self)(
             live=self.live.append(other.live),
             state=self.state.append(other.state),
-            token_A=torch.cat([self.token_A, other.token_A]),
+            token_A=np.concatenate([self.token_A, other.token_A]),
             rules=[mine.append(theirs) for mine, theirs in zip(self.rules, other.rules, strict=True)],
             constraints=self.constraints.append(other.constraints),
             record=record,
         )
 
-    def advance(self, choice: Choice, kept: Integers, state: DecoderState, record: AttentionRecord | None) -> Self:
-        """The chosen continuations of the sentences with the numbers `kept`; `state` and `record` after the step."""
-        width = choice.rows_BK.shape[1]
-        live = self.live.advance(choice, kept)
-        rows = (kept[:, None] * width + choice.rows_BK[kept]).reshape(-1)
-        ids = choice.ids_BK[kept].reshape(-1)
-        device = self.token_A.device
+    def advance(
+        self, choice: Choice, maybe_kept: Integers | None, state: DecoderState, record: AttentionRecord | None
+    ) -> Self:
+        """The chosen continuations of the sentences with the numbers `maybe_kept`, None for all of them; `state` and
+        `record` after the step."""
+        before, (num_sentences, width) = self.live, choice.rows_BK.shape
+        rows_BK, ids_BK, log_probs_BK = choice.rows_BK, choice.ids_BK, choice.log_probs_BK
+        # Greedy search and samples stay in their rows as long as no sentence leaves.
+        stays = maybe_kept is None and choice.in_place
+        if maybe_kept is not None:
+            rows_BK, ids_BK, log_probs_BK = rows_BK[maybe_kept], ids_BK[maybe_kept], log_probs_BK[maybe_kept]
+        if num_sentences > 1:
+            numbers_B = np.arange(num_sentences) if maybe_kept is None else maybe_kept
+            rows_BK = rows_BK + (numbers_B * width)[:, None]
+        said = Said(rows_BK.reshape(-1), ids_BK.reshape(-1), log_probs_BK.reshape(-1))
+        live = before.advance(choice, said, maybe_kept)
+        rows, ids = said.rows_R, said.ids_R
+        alive, alive_before = live.maybe_alive, before.maybe_alive
         # Where the rows that live on stood among those that the scorer knows.
-        state_rows = rows if len(live.alive) == len(rows) else rows[live.alive]
-        if len(self.live.alive) < self.live.totals_BK.size:
-            state_rows = self.live.alive.searchsorted(state_rows)
-        # Greedy search and samples stay in their rows as long as none ends.
-        if len(state_rows) != state.num_rows or np.count_nonzero(state_rows != np.arange(len(state_rows))):
-            state = state.select(torch.from_numpy(state_rows).to(device))
-        if record and (len(rows) != width * len(self.live.sentences) or (rows != np.arange(len(rows))).any()):
-            record = record.select(rows)
+        state_rows, token_A = (rows, ids) if alive is None else (rows[alive], ids[alive])
+        if alive_before is not None:
+            state_rows = alive_before.searchsorted(state_rows)
+        if not stays or len(state_rows) != state.num_rows:
+            state = state.select(state_rows)
         return type(self)(
             live=live,
             state=state,
-            token_A=torch.from_numpy(ids[live.alive]).to(device),
+            token_A=token_A,
             rules=[rule.select(rows).advance(ids) for rule in self.rules],
             constraints=self.constraints.select(rows).advance(ids),
-            record=record,
+            record=record if record is None or stays else record.select(rows),
         )

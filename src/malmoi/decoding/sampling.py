@@ -11,13 +11,12 @@ Letters: B sentences, K rows (samples) of a sentence, R = B x K rows, V vocabula
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from malmoi.config import DecodingConfig
 from malmoi.decoding.candidates import stable_topk
 from malmoi.decoding.constraints import Constraints
-from malmoi.decoding.live import Choice, Flags, Floats, Live
+from malmoi.decoding.interface import Floats, Integers, Numbers
+from malmoi.decoding.live import Choice, Live
 from malmoi.errors import CheckpointError
 
 FIRST_CANDIDATES = 128
@@ -50,7 +49,7 @@ class SampleChooser:
         """Every row is a sample from the beginning."""
         return slice(None)
 
-    def choose(self, log_probs_RV: Tensor, live: Live, at_limit_B: Flags, constraints: Constraints) -> Choice:
+    def choose(self, log_probs_RV: Numbers, live: Live, constraints: Constraints) -> Choice:
         """One step of all sentences; a row ends when it draws the end symbol, or is cut at its limit."""
         assert not constraints.active, "constraints are refused before sampling starts"
         num_sentences, width = live.totals_BK.shape
@@ -59,17 +58,16 @@ class SampleChooser:
             for sentence, length in zip(live.sentences, live.num_tokens_B.tolist(), strict=True)
             if sentence.draws is not None
         ]
-        draws_R = torch.from_numpy(np.concatenate(draws)).to(log_probs_RV.device)
-        ids_R = self.sample(log_probs_RV, draws_R)
-        log_probs_R = log_probs_RV.gather(1, ids_R[:, None])[:, 0].double()
-        ids_BK = ids_R.cpu().numpy().reshape(num_sentences, width)
-        log_probs_BK = log_probs_R.cpu().numpy().reshape(num_sentences, width)
+        ids_R = self.sample(log_probs_RV, np.concatenate(draws))
+        log_probs_R = log_probs_RV[np.arange(len(ids_R)), ids_R].astype(np.float64)
+        ids_BK = ids_R.reshape(num_sentences, width)
+        log_probs_BK = log_probs_R.reshape(num_sentences, width)
         totals_BK = live.totals_BK + log_probs_BK
         if np.isnan(totals_BK).any():
             raise CheckpointError("the model's log-probabilities are not numbers (NaN): its weights are damaged")
         alive_BK = totals_BK > -np.inf
         ended_BK = alive_BK & (ids_BK == self.end_id)
-        goes_on_BK = alive_BK & ~ended_BK & ~at_limit_B[:, None]
+        goes_on_BK = alive_BK & ~ended_BK & (live.num_tokens_B < live.most_B)[:, None]
         return Choice(
             rows_BK=np.broadcast_to(np.arange(width), (num_sentences, width)),
             ids_BK=np.where(goes_on_BK, ids_BK, self.end_id),
@@ -78,38 +76,52 @@ class SampleChooser:
             ended_BK=ended_BK,
             end_log_probs_BK=log_probs_BK,
             cut_BK=(live.totals_BK > -np.inf) & ~ended_BK & ~goes_on_BK,
+            in_place=True,
         )
 
-    def sample(self, log_probs_RV: Tensor, draws_R: Tensor) -> Tensor:
+    def sample(self, log_probs_RV: Numbers, draws_R: Floats) -> Integers:
         """A token per row, by the place of its random number in the cumulated probabilities."""
         if not self.top_k and self.top_p == 1.0:
-            return draw(log_probs_RV.double() / self.temperature, draws_R)
-        size = log_probs_RV.size(1)
+            return draw(log_probs_RV.astype(np.float64) / self.temperature, draws_R)
+        size = log_probs_RV.shape[1]
         # Before a rounding of its own could change the order, the most likely tokens are taken.
         count = min(self.top_k, size) if self.top_k else min(FIRST_CANDIDATES, size)
         best_RC, ids_RC = stable_topk(log_probs_RV, count)
-        scaled_RC = best_RC.double() / self.temperature
-        whole_R1 = torch.logsumexp(scaled_RC, 1, keepdim=True)
-        if not self.top_k:
-            whole_R1 = torch.logsumexp(log_probs_RV.double() / self.temperature, 1, keepdim=True)
-            while count < size and bool(((scaled_RC - whole_R1).exp().sum(1) < self.top_p).any()):
-                count = min(4 * count, size)
-                best_RC, ids_RC = stable_topk(log_probs_RV, count)
-                scaled_RC = best_RC.double() / self.temperature
-        before_RC = (scaled_RC - whole_R1).exp().cumsum(1).roll(1, 1)
+        scaled_RC = best_RC.astype(np.float64) / self.temperature
+        whole_R1 = log_of_sum(scaled_RC if self.top_k else log_probs_RV.astype(np.float64) / self.temperature)
+        while not self.top_k and count < size and (shares(scaled_RC, whole_R1).sum(axis=1) < self.top_p).any():
+            count = min(4 * count, size)
+            best_RC, ids_RC = stable_topk(log_probs_RV, count)
+            scaled_RC = best_RC.astype(np.float64) / self.temperature
+        before_RC = np.roll(shares(scaled_RC, whole_R1).cumsum(axis=1), 1, axis=1)
         before_RC[:, 0] = 0.0
-        scaled_RC = scaled_RC.masked_fill(before_RC >= self.top_p, -torch.inf)
-        return ids_RC.gather(1, draw(scaled_RC, draws_R)[:, None])[:, 0]
+        scaled_RC[before_RC >= self.top_p] = -np.inf
+        return np.take_along_axis(ids_RC, draw(scaled_RC, draws_R)[:, None], 1)[:, 0]
 
 
-def draw(log_weights_RC: Tensor, draws_R: Tensor) -> Tensor:
+def shares(log_weights_RC: Floats, whole_R1: Floats) -> Floats:
+    """Weights over their sum; no numbers in a row without any weight."""
+    with np.errstate(invalid="ignore"):
+        return np.exp(log_weights_RC - whole_R1)
+
+
+def log_of_sum(values_RX: Floats) -> Floats:
+    """The logarithm of the sum of exponentials of each row, `(R, 1)`; minus infinity where there is nothing."""
+    most_R1 = values_RX.max(axis=1, keepdims=True)
+    most_R1 = np.where(most_R1 == -np.inf, 0.0, most_R1)
+    with np.errstate(divide="ignore"):
+        return most_R1 + np.log(np.exp(values_RX - most_R1).sum(axis=1, keepdims=True))
+
+
+def draw(log_weights_RC: Floats, draws_R: Floats) -> Integers:
     """The first place of each row where the cumulated weights exceed the drawn share of their sum.
 
     A place without weight is never taken; a row without any weight gives its first place.
     """
-    weights_RC = (log_weights_RC - log_weights_RC.amax(1, keepdim=True)).exp().nan_to_num(nan=0.0)
-    sums_RC = weights_RC.cumsum(1)
+    most_R1 = log_weights_RC.max(axis=1, keepdims=True)
+    weights_RC = np.exp(log_weights_RC - np.where(most_R1 == -np.inf, 0.0, most_R1))
+    sums_RC = np.nan_to_num(weights_RC, copy=False, nan=0.0).cumsum(axis=1)
     wanted_R1 = draws_R[:, None] * sums_RC[:, -1:]
     # Rounding may bring the share up to the whole sum: then the last place with weight is meant.
-    last_R = (sums_RC < sums_RC[:, -1:]).sum(1)
-    return torch.minimum((sums_RC <= wanted_R1).sum(1), last_R)
+    last_R = (sums_RC < sums_RC[:, -1:]).sum(axis=1)
+    return np.minimum((sums_RC <= wanted_R1).sum(axis=1), last_R)

@@ -13,14 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from malmoi.config import DecodingConfig
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from malmoi.decoding.interface import Floats, Integers, Numbers
 
 LEAST_COVERAGE = 1e-9
 """Source places that got less attention than this are taken to have got so much: scores stay finite."""
@@ -62,9 +57,8 @@ class Scoring:
         shortest = totals / self.length_penalty(num_tokens + 1)
         return np.maximum(shortest, totals / self.length_penalty(most_tokens))
 
-    def coverage(self, attention_sum_RS: Tensor, source_lengths_R: Tensor) -> Floats:
+    def coverage(self, attention_sum_RS: Numbers, source_lengths_R: Integers) -> Floats:
         """The coverage term for rows whose source places got so much attention."""
-        places_S = torch.arange(attention_sum_RS.size(1), device=attention_sum_RS.device)
-        logs_RS = attention_sum_RS.double().clamp(LEAST_COVERAGE, 1.0).log()
-        logs_RS = logs_RS.masked_fill(places_S >= source_lengths_R[:, None], 0.0)
-        return (self.beta * logs_RS.sum(1)).cpu().numpy()
+        is_place_RS = np.arange(attention_sum_RS.shape[1]) < source_lengths_R[:, None]
+        logs_RS = np.log(attention_sum_RS.astype(np.float64).clip(LEAST_COVERAGE, 1.0))
+        return self.beta * np.where(is_place_RS, logs_RS, 0.0).sum(1)

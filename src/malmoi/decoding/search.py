@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 
-import torch
-
 from malmoi.config import DecodingConfig
 from malmoi.decoding.batch import SearchBatch
 from malmoi.decoding.constraints import spellings
@@ -18,7 +16,6 @@ from malmoi.decoding.interface import Hypothesis, Ids, Request, Scorer
 from malmoi.errors import ConfigError, DataError
 
 
-@torch.inference_mode()
 def search(
     scorer: Scorer,
     requests: Sequence[Request],
@@ -83,14 +80,12 @@ class Queue:
         """Search until nothing waits; after a fault the others stop with their present step."""
         answers: dict[int, list[Hypothesis]] = {}
         try:
-            # A thread of its own does not know what mode the caller is in.
-            with torch.inference_mode():
-                while not self.is_closed.is_set():
-                    if self.waiting:
-                        batch.add(self.take(batch))
-                    if not batch.num_sentences:
-                        break
-                    answers.update(batch.step())
+            while not self.is_closed.is_set():
+                if self.waiting:
+                    batch.add(self.take(batch))
+                if not batch.num_sentences:
+                    break
+                answers.update(batch.step())
         except BaseException:
             self.is_closed.set()
             raise

@@ -14,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any, cast
+
+from numpy.typing import NDArray
 
 from malmoi.errors import ConfigError
 
@@ -33,6 +36,7 @@ class Shape(ctypes.Structure):
             "heads",
             "feed_forward",
             "vocabulary",
+            "source_vocabulary",
             "encoder_layers",
             "decoder_layers",
             "norm_first",
@@ -60,12 +64,26 @@ class StepCall(ctypes.Structure):
     _fields_ = [
         *(
             (name, ctypes.c_int64)
-            for name in ("rows", "stride", "best", "num_forbidden", "end_id", "places", "slot_shift")
+            for name in (
+                "rows",
+                "rows_before",
+                "stride_before",
+                "stride",
+                "best",
+                "num_forbidden",
+                "end_id",
+                "places",
+                "slot_shift",
+            )
         ),
         *(
             (name, ctypes.c_void_p)
             for name in (
                 "tokens",
+                "origins",
+                "lengths_before",
+                "slots_before",
+                "fresh",
                 "lengths",
                 "slots",
                 "chunks",
@@ -82,6 +100,24 @@ class StepCall(ctypes.Structure):
             )
         ),
     ]
+
+
+def address(array: NDArray[Any]) -> int:
+    """Where the numbers of an array lie, which the caller keeps; quicker than numpy's own answer, as steps need it."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(cast(Any, array))) if array.size else 0
+
+
+def check(result: int) -> None:
+    """`MemoryError` where a call had none, `IndexError` for an id or a row that there is not: `Result` of layers.h."""
+    match result:
+        case 0:
+            return
+        case 1:
+            raise MemoryError("no memory for a step of the engine")
+        case 2:
+            raise IndexError("an id is not in the vocabulary")
+        case _:
+            raise IndexError("a row is not among those of the state")
 
 
 class Library:

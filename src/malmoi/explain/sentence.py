@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from malmoi.checkpoint import Model
 from malmoi.config import DecodingConfig
@@ -153,8 +152,8 @@ def compare_scores(hypothesis: Hypothesis, replayed: Replay, cross_LTS: Floats |
     """The score of the replay minus that of the search; `CheckpointError` where they are not the same."""
     coverage = 0.0
     if scoring.beta > 0 and cross_LTS is not None:
-        looked_1S = torch.from_numpy(cross_LTS[-1].sum(0, keepdims=True))
-        coverage = float(scoring.coverage(looked_1S, torch.tensor([looked_1S.size(1)]))[0])
+        looked_1S = cross_LTS[-1].sum(0, keepdims=True)
+        coverage = float(scoring.coverage(looked_1S, np.array([looked_1S.shape[1]]))[0])
     total = np.array([sum(replayed.log_probs.tolist(), 0.0)])
     score = float(scoring.score(total, np.array([len(hypothesis.ids)]), coverage)[0])
     tokens = float(np.abs(replayed.log_probs - np.array(hypothesis.log_probs)).max())

@@ -104,12 +104,16 @@ class LearnedPositions(EmbeddingPositions):
     def table(self, num_positions: int, like: Tensor) -> Tensor:
         # Compared before the lookup: an index past the table would end every later call on a GPU.
         if num_positions > self.embedding.num_embeddings:
-            raise DataError(
-                f"a sentence of {num_positions} tokens is longer than the {self.embedding.num_embeddings} positions "
-                "that this model learned: cut the sentence, or train with a larger model.max_positions or other "
-                "model.positions"
-            )
+            raise too_many_positions(num_positions, self.embedding.num_embeddings)
         return self.embedding.weight[:num_positions]
+
+
+def too_many_positions(num_positions: int, most: int) -> DataError:
+    """What to say of a sentence above the learned table."""
+    return DataError(
+        f"a sentence of {num_positions} tokens is longer than the {most} positions that this model learned: cut the "
+        "sentence, or train with a larger model.max_positions or other model.positions"
+    )
 
 
 class RotaryPositions(AttentionPositions):

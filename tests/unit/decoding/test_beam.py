@@ -1,19 +1,13 @@
 """Beam search on tables small enough to think through."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from malmoi.config import DecodingConfig
-from malmoi.decoding import batch
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import IMPOSSIBLE, Hypothesis, Request
-from malmoi.decoding.rules import ForbiddenIds, Rule
 from malmoi.decoding.search import search
 from malmoi.errors import ConfigError, DataError
 from reference.exhaustive import (
@@ -337,7 +331,7 @@ def test_attention_follows_its_output_through_the_beam() -> None:
             looks = np.stack([attention(request.source, one.ids[:place]) for place in range(len(one.ids))])
             assert one.attention is not None
             assert one.attention.shape == looks.shape
-            assert np.allclose(one.attention.numpy(), looks, atol=1e-6)
+            assert np.allclose(one.attention, looks, atol=1e-6)
     assert search(scorer, requests, config)[0][0].attention is None
 
 
@@ -366,22 +360,3 @@ def test_the_search_is_the_stated_one_without_its_early_stop(
 
 def test_nothing_asked_nothing_answered() -> None:
     assert search(TableScorer(random_table(1, 5), 5), [], DecodingConfig()) == []
-
-
-class ElsewhereTensor(Tensor):
-    """A tensor that, as all on a GPU, numpy cannot look into."""
-
-    def numpy(self, *, force: bool = False) -> Any:
-        raise TypeError("this tensor is not in the processor's memory")
-
-
-def test_ids_on_a_device_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the search chooses candidates itself, what is forbidden is never asked for on the processor."""
-    scorer, config = TableScorer(random_table(5, 6), 6), DecodingConfig(beam_size=2, max_length=4)
-    expected = search(scorer, [Request((2, END))], config, (0, 3))
-
-    def put_elsewhere(config: DecodingConfig, forbidden_ids: Sequence[int], *_: Any) -> list[Rule]:
-        return [ForbiddenIds(torch.tensor(forbidden_ids).as_subclass(ElsewhereTensor))]
-
-    monkeypatch.setattr(batch, "make_rules", put_elsewhere)
-    assert search(scorer, [Request((2, END))], config, (0, 3)) == expected

@@ -2,12 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malmoi.decoding.candidates import BLOCK, SMALL, best_candidates, stable_topk
+from malmoi.decoding import topk
+from malmoi.decoding.candidates import BLOCK, SMALL, best_candidates, merge_best, stable_topk
+from malmoi.decoding.interface import Best
 from malmoi.errors import CheckpointError
 
 
@@ -17,7 +20,7 @@ from malmoi.errors import CheckpointError
     st.integers(1, 9),
 )
 def test_equal_values_go_to_the_lower_place(rows: list[list[float]], count: int) -> None:
-    values, places = stable_topk(torch.tensor(rows, dtype=torch.float64), count)
+    values, places = stable_topk(np.array(rows), count)
     for row, top, where in zip(rows, values.tolist(), places.tolist(), strict=True):
         expected = sorted(range(7), key=lambda place: (-row[place], place))[:count]
         assert top == [row[place] for place in expected]
@@ -38,16 +41,22 @@ def test_candidates_are_those_of_a_full_sort(
     seed: int, num_sentences: int, width: int, size: int, count: int, coarse: bool
 ) -> None:
     """Also where many values are equal, rows are dead and tokens forbidden, on both sides of the size of blocks."""
-    generator = torch.Generator().manual_seed(seed)
-    log_probs = torch.randn(num_sentences * width, size, generator=generator)
+    generator = np.random.default_rng(seed)
+    log_probs = generator.normal(size=(num_sentences * width, size)).astype(np.float32)
     if coarse:
         log_probs = log_probs.round()
-    log_probs[torch.rand(log_probs.shape, generator=generator) < 0.2] = -torch.inf
+    log_probs[generator.random(log_probs.shape) < 0.2] = -np.inf
     # The last block is shorter than others, and must not count its last token twice.
     log_probs[0, -1] = 4.0
-    totals = torch.randn(num_sentences, width, generator=generator).double().round()
-    totals[torch.rand(totals.shape, generator=generator) < 0.2] = -torch.inf
+    totals = generator.normal(size=(num_sentences, width)).round()
+    totals[generator.random(totals.shape) < 0.2] = -np.inf
     found = best_candidates(log_probs, totals, count)
+    # The same from what a scorer chose in each row that is alive.
+    alive = np.flatnonzero(totals > -np.inf)
+    values, ids = topk.best_of_rows(torch.from_numpy(log_probs[alive]), count)
+    assert (np.diff(ids.numpy()) > 0).all()
+    best = Best(values.double().numpy(), ids.numpy(), np.zeros(len(alive)))
+    merged = merge_best(best, None if len(alive) == totals.size else alive, totals, count) if len(alive) else found
     for sentence in range(num_sentences):
         pairs = [(row, token) for row in range(width) for token in range(size)]
         sums = {
@@ -61,6 +70,8 @@ def test_candidates_are_those_of_a_full_sort(
         assert pairs_found[: alive.sum()] == expected
         assert alive.sum() == len(expected)
         assert found.totals_BC[sentence][alive].tolist() == [sums[pair] for pair in expected]
+        for mine, theirs in zip(merged, found, strict=True):
+            assert mine[sentence][: alive.sum()].tolist() == theirs[sentence][: alive.sum()].tolist()
         for (row, token), log_prob in zip(expected, found.log_probs_BC[sentence].tolist(), strict=False):
             assert log_prob == log_probs[sentence * width + row, token].item()
 
@@ -68,7 +79,7 @@ def test_candidates_are_those_of_a_full_sort(
 @pytest.mark.parametrize("size", [10, SMALL + 1])
 def test_what_is_not_a_number_is_refused(size: int) -> None:
     """pytorch/serve#1304 and sgl-project/sglang#4097: scores that are not numbers go no further."""
-    log_probs = torch.zeros(2, size)
+    log_probs = np.zeros((2, size))
     log_probs[1, 7] = math.nan
     with pytest.raises(CheckpointError, match="not numbers"):
-        best_candidates(log_probs, torch.zeros(1, 2, dtype=torch.float64), 3)
+        best_candidates(log_probs, np.zeros((1, 2)), 3)

@@ -5,7 +5,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,10 +75,10 @@ def test_phrases_within_one_another_and_overlapping_ones() -> None:
 def test_the_rule_holds_back_the_end_symbol_and_moves_with_its_rows() -> None:
     rule = Constraints(END).start([Request((5,), constraints=((3,),)), Request((5,))], 2)
     rule = rule.advance(np.array([3, 2, 2, 2]))
-    log_probs = torch.zeros(4, 5)
+    log_probs = np.zeros((4, 5))
     rule.apply(log_probs)
     assert (log_probs[:, END] == -math.inf).tolist() == [False, True, False, False]
-    log_probs = torch.zeros(6, 5)
+    log_probs = np.zeros((6, 5))
     rule.select(np.array([1, 0])).append(rule).apply(log_probs)
     assert (log_probs[:, END] == -math.inf).tolist() == [True, False, False, True, False, False]
     assert not rule.select(np.array([2, 3])).active

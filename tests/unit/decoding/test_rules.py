@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,8 +51,8 @@ def test_a_prefix_is_always_whole() -> None:
 
 
 def test_forbidden_ids_go_and_the_rest_stays() -> None:
-    log_probs = torch.zeros(3, 5)
-    ForbiddenIds(torch.tensor([0, 3])).apply(log_probs)
+    log_probs = np.zeros((3, 5))
+    ForbiddenIds(np.array([0, 3])).apply(log_probs)
     assert log_probs.tolist() == [[-math.inf, 0, 0, -math.inf, 0]] * 3
 
 
@@ -62,27 +61,27 @@ def test_minimum_length_holds_back_the_end_symbol_row_by_row() -> None:
     config = DecodingConfig(min_length_ratio=1.0)
     rule = MinimumLength(config, END, NO_IDS).start([Request((5, END)), Request((5, 6, END))], 2)
     rule = rule.advance(np.array([3, 3, 3, 3]))
-    log_probs = torch.zeros(4, 4)
+    log_probs = np.zeros((4, 4))
     rule.apply(log_probs)
     assert (log_probs[:, END] == -math.inf).tolist() == [False, False, True, True]
     moved = rule.select(np.array([2, 0])).append(rule)
-    log_probs = torch.zeros(6, 4)
+    log_probs = np.zeros((6, 4))
     moved.apply(log_probs)
     assert (log_probs[:, END] == -math.inf).tolist() == [True, False, False, False, True, True]
 
 
 def test_a_prefix_is_the_only_thing_that_can_be_said_and_keeps_its_log_probability() -> None:
     rule = ForcedPrefix(NO_IDS.reshape(0, 0)).start([Request((5,), prefix=(2, 3)), Request((5,))], 1)
-    log_probs = torch.tensor([[-1.0, -2.0, -3.0, -4.0]] * 2)
+    log_probs = np.array([[-1.0, -2.0, -3.0, -4.0]] * 2)
     rule.apply(log_probs)
     assert log_probs.tolist() == [[-math.inf, -math.inf, -3.0, -math.inf], [-1.0, -2.0, -3.0, -4.0]]
     rule = rule.advance(np.array([2, 0])).select(np.array([1, 0]))
-    log_probs = torch.tensor([[-1.0, -2.0, -3.0, -math.inf]] * 2)
+    log_probs = np.array([[-1.0, -2.0, -3.0, -math.inf]] * 2)
     rule.apply(log_probs)
     assert log_probs.tolist() == [[-1.0, -2.0, -3.0, -math.inf], [-math.inf, -math.inf, -math.inf, IMPOSSIBLE]]
     rule = rule.advance(np.array([0, 3]))
     later = rule.append(ForcedPrefix(NO_IDS.reshape(0, 0)).start([Request((5,), prefix=(1,))], 1))
-    log_probs = torch.zeros(3, 4)
+    log_probs = np.zeros((3, 4))
     later.apply(log_probs)
     assert (log_probs == -math.inf).sum(1).tolist() == [0, 0, 3]
 
@@ -97,7 +96,7 @@ def test_no_run_of_tokens_comes_twice(said: list[int], size: int, prefix: int) -
         rule = rule.advance(np.array([token]))
     other = NoRepeat(size, NO_IDS.reshape(0, 0), NO_IDS).start([Request((5,))], 1)
     both = rule.append(other.advance(np.array([3]))).select(np.array([1, 0]))
-    log_probs = torch.zeros(2, 6)
+    log_probs = np.zeros((2, 6))
     both.apply(log_probs)
     runs = {tuple(said[place : place + size]) for place in range(len(said) - size + 1)}
     for token in range(6):
@@ -111,12 +110,12 @@ def test_rows_that_began_later_keep_their_own_history() -> None:
     begun = NoRepeat(2, NO_IDS.reshape(0, 0), NO_IDS).start([Request((5,)), Request((6,))], 1)
     older = begun.advance(np.array([2, 3])).advance(np.array([3, 4])).advance(np.array([2, 3]))
     younger = begun.advance(np.array([4, 2])).advance(np.array([4, 2]))
-    log_probs = torch.zeros(4, 6)
+    log_probs = np.zeros((4, 6))
     older.append(younger).apply(log_probs)
-    assert [torch.nonzero(row == -math.inf).flatten().tolist() for row in log_probs] == [[3], [4], [4], [2]]
-    log_probs = torch.zeros(4, 6)
+    assert [np.flatnonzero(row == -math.inf).tolist() for row in log_probs] == [[3], [4], [4], [2]]
+    log_probs = np.zeros((4, 6))
     younger.append(older).apply(log_probs)
-    assert [torch.nonzero(row == -math.inf).flatten().tolist() for row in log_probs] == [[4], [2], [3], [4]]
+    assert [np.flatnonzero(row == -math.inf).tolist() for row in log_probs] == [[4], [2], [3], [4]]
 
 
 def test_minimum_above_maximum_is_refused() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -108,15 +109,13 @@ def test_who_gets_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 def test_the_engine_needs_its_network_no_more_than_its_weights() -> None:
     """What the native code reads in place lives as long as the engine."""
     small = TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=8)
-    with torch.inference_mode():
-        scorers = [fastest_scorer(build_model(small, 9, 9, seed).eval(), library=native_library()) for seed in range(9)]
-        for seed, scorer in enumerate(scorers):
-            own = ModelScorer(build_model(small, 9, 9, seed).eval())
-            source_BS, lengths_B = torch.tensor([[3, 4, 1]]), torch.tensor([3])
-            token_R = torch.tensor([9])
-            mine = scorer.step(token_R, scorer.start(scorer.encode(source_BS, lengths_B)))[0]
-            theirs = own.step(token_R, own.start(own.encode(source_BS, lengths_B)))[0]
-            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+    scorers = [fastest_scorer(build_model(small, 9, 9, seed).eval(), library=native_library()) for seed in range(9)]
+    for seed, scorer in enumerate(scorers):
+        own = ModelScorer(build_model(small, 9, 9, seed).eval())
+        source_BS, lengths_B, token_R = np.array([[3, 4, 1]]), np.array([3]), np.array([9])
+        mine = scorer.step(token_R, scorer.start(scorer.encode(source_BS, lengths_B)))[0]
+        theirs = own.step(token_R, own.start(own.encode(source_BS, lengths_B)))[0]
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("fault", [float("nan"), float("inf")])

@@ -82,8 +82,9 @@ def test_a_replay_scores_as_the_fused_pass_does(config: ModelConfig) -> None:
     source = torch.randint(2, 11, (1, 60), generator=torch.Generator().manual_seed(1))[:, : config_length(network)]
     ids = tuple(source[0].tolist())
     (found,) = replay(network, [ids], [ids])
-    fast = ModelScorer(network).score_targets(source, torch.tensor([len(ids)]), source, torch.tensor([len(ids)]))
-    assert np.allclose(found.log_probs, fast[0].numpy(), atol=1e-4)
+    length, ids_1S = np.array([len(ids)]), source.numpy()
+    fast = ModelScorer(network).score_targets(ids_1S, length, ids_1S, length)
+    assert np.allclose(found.log_probs, fast[0], atol=1e-4)
 
 
 def config_length(network: Seq2Seq) -> int:

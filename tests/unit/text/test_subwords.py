@@ -84,7 +84,7 @@ def test_learning_says_nothing_on_its_own() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sentence_alone_costs_no_look_at_the_whole_vocabulary(kind: Literal["bpe", "unigram"]) -> None:
-    """Whoever translates sentence by sentence asks for the same ids each time; and one text is cut as it is in a list."""
+    """Whoever translates one by one asks for the same ids each time; and one text is cut as it is in a list."""
     tokenizer = train_subwords(kind, TEXTS, vocabulary_size=290, seed=1)
     assert tokenizer.forbidden_ids() is tokenizer.forbidden_ids()
     texts = ["bano dori", "caf\u00e9 \u2581\x1a", "", " a  b "]

@@ -17,8 +17,11 @@ class Engine : public Layers {
  public:
   using Layers::Layers;
 
-  void encode(const EncodeCall& call) const {
+  Result encode(const EncodeCall& call) const {
     int64_t first = 0, ids_before = 0;
+    for (int64_t sentence = 0, i = 0, end = 0; sentence < call.sentences; ++sentence)
+      for (end += call.lengths[sentence]; i < end; ++i)
+        if (uint64_t(call.ids[i]) > uint64_t(shape.source_vocabulary)) return kNoSuchId;
     while (first < call.sentences) {
       int64_t end = first, rows = 0;
       while (end < call.sentences && (rows == 0 || rows + call.lengths[end] <= kRowsAtOnce)) rows += call.lengths[end++];
@@ -26,16 +29,36 @@ class Engine : public Layers {
       ids_before += rows;
       first = end;
     }
+    return kDone;
   }
 
-  void step(const StepCall& call) const {
+  Result step(const StepCall& call) const {
+    if (const Result fault = move_rows(call)) return fault;
     const int64_t blocks = (call.rows + kRowsAtOnce - 1) / kRowsAtOnce;
-    if (!blocks) return;
+    if (!blocks) return kDone;
     const int64_t rows = round_up(int((call.rows + blocks - 1) / blocks), 8);
     for (int64_t row = 0; row < call.rows; row += rows) step_block(call, row, int(std::min(rows, call.rows - row)));
+    return kDone;
   }
 
  private:
+  // The lists of slots of the rows that go on, with the fresh ones behind.
+  Result move_rows(const StepCall& call) const {
+    for (int64_t row = 0; row < call.rows; ++row) {
+      const int64_t origin = call.origins ? call.origins[row] : row;
+      if (uint64_t(origin) >= uint64_t(call.rows_before)) return kNoSuchRow;
+      if (uint64_t(call.tokens[row]) > uint64_t(shape.vocabulary)) return kNoSuchId;
+      const int32_t length = call.lengths_before[origin];
+      const int32_t* from = call.slots_before + origin * call.stride_before;
+      int32_t* to = call.slots + row * call.stride;
+      std::copy(from, from + length, to);
+      to[length] = call.fresh[row];
+      std::fill(to + length + 1, to + call.stride, 0);
+      call.lengths[row] = length + 1;
+    }
+    return kDone;
+  }
+
   void encode_block(const EncodeCall& call, int64_t first, int64_t end, const int64_t* ids, int rows) const {
     Room& room = own_room();
     float* x = room.states.room(size_t(rows) * width);
@@ -105,7 +128,8 @@ class Engine : public Layers {
     Room& room = own_room();
     float* x = room.states.room(size_t(rows) * width);
     for (int row = 0; row < rows; ++row)
-      embed(target_embedding, call.table, call.tokens[first + row], call.lengths[first + row], x + size_t(row) * width);
+      embed(target_embedding, call.table, call.tokens[first + row], call.lengths[first + row] - 1,
+            x + size_t(row) * width);
     for (size_t l = 0; l < decoder.size(); ++l) {
       const Layer& layer = decoder[l];
       step_self(layer, l, call, first, room, rows);
@@ -127,7 +151,7 @@ class Engine : public Layers {
     const Attention* relative = shape.positions == kRelative ? &layer.self : nullptr;
     for (int row = 0; row < rows; ++row) {
       float* packed = wide + size_t(row) * stride;
-      const int place = call.lengths[first + row];
+      const int place = call.lengths[first + row] - 1;
       const int32_t* slots = call.slots + (first + row) * call.stride;
       if (shape.positions == kRotary) {
         turn(packed, call.table + size_t(place) * size);
@@ -291,22 +315,19 @@ void* malmoi_engine_new(const malmoi::Shape* shape, const float* const* weights)
 
 void malmoi_engine_free(void* engine) { delete static_cast<malmoi::Engine*>(engine); }
 
-// 0 where all went well, else 1: there was no memory.
 int malmoi_engine_encode(const void* engine, const malmoi::EncodeCall* call) {
   try {
-    static_cast<const malmoi::Engine*>(engine)->encode(*call);
-    return 0;
+    return static_cast<const malmoi::Engine*>(engine)->encode(*call);
   } catch (...) {
-    return 1;
+    return malmoi::kNoMemory;
   }
 }
 
 int malmoi_engine_step(const void* engine, const malmoi::StepCall* call) {
   try {
-    static_cast<const malmoi::Engine*>(engine)->step(*call);
-    return 0;
+    return static_cast<const malmoi::Engine*>(engine)->step(*call);
   } catch (...) {
-    return 1;
+    return malmoi::kNoMemory;
   }
 }
 

@@ -14,11 +14,13 @@ constexpr float kEpsilon = 1e-5f;  // of norms
 
 // What Python hands over; library.py holds the same fields in the same order.
 struct Shape {
-  int64_t width, heads, feed_forward, vocabulary, encoder_layers, decoder_layers;
+  int64_t width, heads, feed_forward, vocabulary, source_vocabulary, encoder_layers, decoder_layers;
   int64_t norm_first, root_mean_square, activation, positions, distance, int8;
 };
 enum Activation { kRelu = 0, kGelu = 1, kSwiglu = 2 };
 enum Positions { kAdded = 0, kRotary = 1, kRelative = 2, kNone = 3 };
+
+enum Result { kDone = 0, kNoMemory = 1, kNoSuchId = 2, kNoSuchRow = 3 };
 
 struct EncodeCall {
   int64_t sentences;
@@ -29,10 +31,14 @@ struct EncodeCall {
 };
 
 struct StepCall {
-  int64_t rows, stride, best, num_forbidden, end_id, places, slot_shift;
+  int64_t rows, rows_before, stride_before, stride, best, num_forbidden, end_id, places, slot_shift;
   const int64_t* tokens;
-  const int32_t* lengths;        // tokens that a row was fed before
-  const int32_t* slots;          // (rows, stride): where each of its tokens lies; this step writes to the last one
+  const int64_t* origins;        // the row of the state before that each row goes on from, or null: the same
+  const int32_t* lengths_before; // tokens that a row was fed before
+  const int32_t* slots_before;   // (rows before, stride before): where each of its tokens lies
+  const int32_t* fresh;          // where this step's token of each row is to lie
+  int32_t* lengths;              // the same after this step, to be filled in
+  int32_t* slots;                // (rows, stride), to be filled in
   float* const* chunks;          // slots in blocks of 2^slot_shift
   const float* const* memories;  // of each row's sentence
   const int32_t* source_lengths;
