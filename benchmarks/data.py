@@ -29,9 +29,10 @@ import numpy as np
 
 from malmoi.config import CleaningConfig, DataSource, TextConfig
 from malmoi.data.batch import Batch, collate
-from malmoi.data.batching import BatchPlan, BatchStream
+from malmoi.data.batching import BatchPlan
 from malmoi.data.prepare import build_store, scan
 from malmoi.data.store import IntArray, Store, StoreWriter
+from malmoi.data.stream import BatchStream
 from malmoi.log import configure_logging
 from malmoi.text.corpus import open_corpus
 from malmoi.text.tokenizer import Tokenizers, train_tokenizers
@@ -114,7 +115,7 @@ def measured(name: str, stages: list[Stage]) -> Iterator[Stage]:
     print(f"{name}: {stage.seconds:.1f} s, {stage.peak.total:.0f} MB", file=sys.stderr)
 
 
-def generate(folder: Path, num_pairs: int, seed: int) -> None:
+def generate(folder: Path, num_pairs: int, seed: int, mean_words: int = MEAN_WORDS) -> None:
     """Two files of lines whose words follow Zipf's law over `NUM_WORDS` made-up words."""
     generator = np.random.default_rng(seed)
     letters = np.array(list("etaoinshrdlucmfwypvbgk"))
@@ -125,7 +126,7 @@ def generate(folder: Path, num_pairs: int, seed: int) -> None:
     with (folder / "train.src").open("wb") as source, (folder / "train.tgt").open("wb") as target:
         for first in range(0, num_pairs, GENERATED_AT_ONCE):
             count = min(GENERATED_AT_ONCE, num_pairs - first)
-            num_words = generator.poisson(MEAN_WORDS - 1, count) + 1
+            num_words = generator.poisson(mean_words - 1, count) + 1
             for file in (source, target):
                 # Both sides of a pair are about as long as each other.
                 own = np.maximum(1, num_words + generator.integers(-2, 3, count))
@@ -266,16 +267,20 @@ def processor() -> str:
     return platform.machine()
 
 
-def recipe(options: argparse.Namespace) -> dict[str, str]:
+def words_of(options: argparse.Namespace) -> list[str]:
+    """The options that decide the figures."""
+    words = [f"--{name} {getattr(options, name)}" for name in ("pairs", "workers", "vocabulary", "seed", "seconds")]
+    return [*words, f"--batch-tokens {options.batch_tokens}", *(["--ids-only"] if options.ids_only else [])]
+
+
+def recipe(script: str, words: list[str], seed: int) -> dict[str, str]:
     """What it takes to run this again."""
     names = ("malmoi", "numpy", "sentencepiece", "torch")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
-    words = [f"--{name} {getattr(options, name)}" for name in ("pairs", "workers", "vocabulary", "seed", "seconds")]
-    words += [f"--batch-tokens {options.batch_tokens}", *(["--ids-only"] if options.ids_only else [])]
     return {
-        "command": " ".join(["python benchmarks/data.py", *words]),
+        "command": " ".join([f"python {script}", *words]),
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        "seed": str(options.seed),
+        "seed": str(seed),
         "versions": f"Python {platform.python_version()}, {versions}",
         "machine": f"{processor()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end",
     }
@@ -340,7 +345,7 @@ def main() -> None:
     configure_logging()
     with tempfile.TemporaryDirectory(prefix="malmoi-", dir=options.folder) as folder:
         figures = run(options, Path(folder))
-    how = recipe(options)
+    how = recipe("benchmarks/data.py", words_of(options), options.seed)
     if options.out is not None:
         options.out.write_text(table(figures, how), encoding="utf-8")
     print(json.dumps({**how, **figures}) if options.json else table(figures, how))

@@ -15,10 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from malmoi.config import RnnConfig
-from malmoi.data.batch import Batch
+from malmoi.config import RnnConfig, Stage
+from malmoi.data import batching
+from malmoi.data.batch import Batch, collate
+from malmoi.data.store import Store, StoreWriter
+from malmoi.data.stream import BatchStream
 from malmoi.errors import DataError, MalmoiError
 from malmoi.log import configure_logging
 from malmoi.models.build import build_model
@@ -30,7 +34,7 @@ from malmoi.training.shards import whole
 from malmoi.training.signals import StopSignals
 from malmoi.training.trainer import Trainer
 from malmoi.training.validation import Divide, Validation, validate
-from tests.training_toys import Pair, ToyRun, ToyStream, toy_batch, toy_network, toy_pairs
+from tests.training_toys import VOCABULARY, Pair, ToyRun, ToyStream, toy_batch, toy_network, toy_pairs
 
 Found = dict[str, Any]
 CRASHED = 70
@@ -131,6 +135,49 @@ def training(folder: Path, ranks: Ranks) -> Found:
         rnn.build = tiny_rnn
         found[f"{kind} rnn"] = rnn.go(max_steps=2)
     return found
+
+
+def reading(folder: Path, ranks: Ranks) -> Found:
+    """Real stores in several windows, with weights that change, stopped in between."""
+    names = [folder / "one", folder / "two"]
+    if ranks.is_first:
+        for number, name in enumerate(names):
+            write_store(name, [2 + (5 * row + number) % 6 for row in range(40 + 30 * number)])
+    ranks.wait()
+    stores = [Store.open(name) for name in names]
+    sizes = batching.WINDOW_PAIRS, batching.STRETCH_PAIRS
+    batching.WINDOW_PAIRS, batching.STRETCH_PAIRS = 40, 8
+    try:
+        stages = (Stage(after_steps=7, weights=(0.5, 1.0)),)
+        plan = batching.BatchPlan(stores, 60, seed=1, weights=(1.0, 0.75), stages=stages)
+        assert plan.num_windows() == 3
+        run = RankRun(folder / "run", ranks)
+        read: list[list[int]] = []
+
+        def make(indices: Any, epoch: int, position: int) -> Batch:
+            mine = indices[ranks.part]
+            read.append([int(index) for index in mine])
+            batch = collate(stores, mine if len(mine) else indices[:1], VOCABULARY, VOCABULARY)
+            return batch if len(mine) else batch.without_targets()
+
+        def open_stream(state: Any) -> BatchStream:
+            return BatchStream(plan, make, plan.resume(state) if state else batching.BEGINNING, prefetch=0)
+
+        run.open_stream = open_stream  # type: ignore[method-assign, assignment]
+        for steps in (2, 5):
+            run.go(max_steps=steps)
+        return {**run.go(max_steps=12), "read": ranks.merge([read])}
+    finally:
+        batching.WINDOW_PAIRS, batching.STRETCH_PAIRS = sizes
+
+
+def write_store(folder: Path, lengths: Sequence[int]) -> None:
+    """Pairs of so many tokens a side."""
+    sizes = np.array(lengths)
+    with StoreWriter(folder, VOCABULARY, VOCABULARY) as writer:
+        ids = 2 + np.arange(sizes.sum()) % (VOCABULARY - 2)
+        writer.add(ids, sizes, ids[::-1], sizes, np.arange(1, len(sizes) + 1))
+        writer.finish(key=folder.name, description="toy", inputs={}, weight=1.0, cleaning={})
 
 
 def resuming(folder: Path, ranks: Ranks) -> Found:
@@ -302,8 +349,8 @@ class Broken(list[Batch]):
         return super().__getitem__(place)
 
 
-SCENARIOS = (training, resuming, validating, stopping, poisoned)
-FEWER = (training, validating, hand_on)
+SCENARIOS = (training, reading, resuming, validating, stopping, poisoned)
+FEWER = (training, reading, validating, hand_on)
 """Of more than two ranks, which take turns on the cores of a small machine."""
 
 

@@ -68,7 +68,7 @@ def tokens_of_epoch(setting: Setting, epoch: int) -> list[int]:
 
     stores = [Store.open(path) for path in sorted((setting.prepared / "store" / "data" / "train").iterdir())]
     plan = BatchPlan(stores, setting.batch_tokens, setting.seed)
-    return [int(plan.target_lengths[batch].sum()) for batch in plan.epoch(epoch)]
+    return [int(plan.lengths(batch)[1].sum()) for batch in plan.epoch(epoch)]
 
 
 def check_count(setting: Setting, found: list[Update]) -> None:

@@ -66,6 +66,15 @@ class DataSource(Table):
         return self
 
 
+class Stage(Table):
+    """From an update on, other weights of the corpora."""
+
+    after_steps: Count
+    """So many updates were tried before the first one of this stage."""
+    weights: tuple[Annotated[float, Field(ge=0.0)], ...]
+    """One for each corpus of training, in place of its `weight`; 0 leaves it out."""
+
+
 class TextConfig(Table):
     """How text becomes ids."""
 
@@ -304,6 +313,7 @@ class RunConfig(Table):
     valid_share: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.05
     """Share of the training pairs held out where no validation data is given; at most `valid_pairs`."""
     valid_pairs: Count = 1000
+    stages: tuple[Stage, ...] = ()
     text: TextConfig = TextConfig()
     cleaning: CleaningConfig = CleaningConfig()
     model: ModelConfig = TransformerConfig()

@@ -18,8 +18,9 @@ import torch
 
 from malmoi.config import DecodingConfig, ModelConfig, RnnConfig, TrainingConfig, TransformerConfig
 from malmoi.data.batch import collate
-from malmoi.data.batching import BatchPlan, BatchStream
+from malmoi.data.batching import BatchPlan
 from malmoi.data.store import Store, StoreWriter
+from malmoi.data.stream import BatchStream
 from malmoi.decoding.interface import Request
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.decoding.search import search

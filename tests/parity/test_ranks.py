@@ -56,6 +56,18 @@ def test_ranks_train_as_one_process(folder: Path, kind: str, num_ranks: int, nam
     assert_same(ours[f"{kind} {name}"], alone[f"{kind} {name}"])
 
 
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_ranks_read_stores_as_one_process_and_no_pair_twice(folder: Path, num_ranks: int) -> None:
+    """In windows, with weights that change, stopped twice: each rank reads its own rows alone."""
+    ours, alone = found(folder, num_ranks)["reading"], found(folder, 1)["reading"]
+    assert len(alone["losses"]) == 12
+    assert_same(ours, alone)
+    # What was read ahead of a stop is read again after it, by one process and by many.
+    together = [sorted(index for part in parts for index in part) for parts in zip(*ours["read"], strict=True)]
+    assert together == [sorted(batch) for batch in alone["read"][0]]
+    assert all(len(parts[0]) < 30 for parts in zip(*ours["read"], strict=True))
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_losses_in_fp32(folder: Path, kind: str) -> None:
     """Weights may part further: where the true gradient is zero, Adam makes full steps of its rounding."""

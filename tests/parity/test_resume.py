@@ -13,8 +13,9 @@ import torch
 from tests.training_toys import VOCABULARY, ToyRun
 
 from malmoi.data.batch import Batch, collate
-from malmoi.data.batching import BatchPlan, BatchStream
+from malmoi.data.batching import BatchPlan, Place
 from malmoi.data.store import IntArray, Store, StoreWriter
+from malmoi.data.stream import BatchStream
 from malmoi.errors import CheckpointError
 from malmoi.training import state as state_module
 
@@ -71,7 +72,7 @@ def test_a_real_store_resumes_to_the_same_lines(tmp_path: Path, prefetch: int) -
             return collate([store], indices, VOCABULARY, VOCABULARY)
 
         def open_stream(state: dict[str, Any] | None) -> Any:
-            return LoggedStream(plan, make, plan.resume(state) if state else (0, 0), prefetch, run.seen)
+            return LoggedStream(plan, make, plan.resume(state) if state else Place(), prefetch, run.seen)
 
         run.open_stream = open_stream  # type: ignore[method-assign]
         return run

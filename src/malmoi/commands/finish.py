@@ -151,7 +151,7 @@ def proof_sources(validation: Validation) -> list[str]:
 
 def longest_source(material: Material) -> int:
     """Tokens of the longest source of training, end symbol included."""
-    return max(int(store.source_lengths.max()) for store in material.train if store.num_pairs)
+    return max(store.longest_source for store in material.train)
 
 
 def describe_store(store: Store) -> dict[str, Any]:

@@ -8,8 +8,8 @@ complete, so that a killed start is simply made again.
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,6 +63,8 @@ class Material:
     valid: tuple[Store, ...]
     validation: Validation
     facts: Facts
+    held_out_share: float = 0.0
+    """Of the sources of the training text; 0 where validation text was given."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +132,20 @@ def make_material(
     workers: int,
     quiet: bool,
 ) -> Material:
-    """Train the tokenisers unless they are given, tokenise everything, and write down that it is complete."""
+    """Train the tokenisers unless they are given, tokenise everything, and write down that it is complete.
+
+    `found` may know of no pairs, where nobody has looked: then they are counted here. Without validation text and with
+    a `share` of 0 there is none.
+    """
     learned = maybe_tokenizers or train_tokenizers(config.text, found.sources, found.targets, config.training.seed)
     gentle = cleaning_for_validation(config)
     build = Builder(folder, workers or usable_cores(), quiet)
-    splits = [] if corpora.valid else [Split(corpus, config.training.seed, share) for corpus in corpora.train]
+    is_split = bool(share) and not corpora.valid
+    splits = [Split(corpus, config.training.seed, share) for corpus in corpora.train if is_split]
     # What is trained on is stored whole: only then is it known which characters training never saw.
     whole = replace(learned, unseen_source_ids=())
     parts = [split.rest() for split in splits] or corpora.train
-    train = build.stores("train", parts, whole, config.cleaning, found.facts.num_pairs)
+    train = build.stores("train", parts, whole, config.cleaning, found.facts.num_pairs or None)
     seen = source_ids_in(train)
     if maybe_tokenizers is not None:
         # The model to start from saw text of its own.
@@ -153,11 +160,13 @@ def make_material(
         rows = [answers(*one, gentle) for one in zip(corpora.valid, corpora.valid_sources, strict=True)]
     fitting = Fitting(tokenizers, gentle.max_tokens)
     write_validation(folder.data / VALID_TEXT, (row for part in rows for row in part if fitting(*row)))
+    num_pairs = found.facts.num_pairs or sum(store.num_pairs for store in (*train, *valid))
+    facts = replace(found.facts, num_pairs=num_pairs)
     ready = {
         "train": [store.folder.name for store in train],
         "valid": [store.folder.name for store in valid],
         "held_out_share": share,
-        "facts": asdict(found.facts),
+        "facts": asdict(facts),
     }
     write_atomically(folder.data / READY, json.dumps(ready, indent=1).encode() + b"\n")
     get_logger().info(
@@ -167,7 +176,7 @@ def make_material(
         tokenizers.source.size,
         tokenizers.target.size,
     )
-    return checked(Material(tokenizers, train, valid, read_validation(folder.data / VALID_TEXT), found.facts))
+    return checked(Material(tokenizers, train, valid, read_validation(folder.data / VALID_TEXT), facts, share))
 
 
 def save_tokenizers(tokenizers: Tokenizers, place: Path) -> None:
@@ -254,8 +263,8 @@ def open_material(folder: RunFolder, data: Sequence[DataSource]) -> Material | N
         return None
     try:
         ready = cast(dict[str, Any], json.loads(place.read_bytes()))
-        sides = [SideFacts(**ready["facts"][side]) for side in ("source", "target")]
-        facts = Facts(ready["facts"]["num_pairs"], *sides)
+        facts = read_facts(ready["facts"])
+        share = float(ready["held_out_share"])
         names = {part: [str(name) for name in ready[part]] for part in ("train", "valid")}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{place}: damaged ({error}); delete the folder and prepare the data again") from error
@@ -274,8 +283,19 @@ def open_material(folder: RunFolder, data: Sequence[DataSource]) -> Material | N
             valid=tuple(Store.open(folder.data / "valid" / name) for name in names["valid"]),
             validation=read_validation(folder.data / VALID_TEXT),
             facts=facts,
+            held_out_share=share,
         )
     )
+
+
+def read_facts(facts: Mapping[str, Any]) -> Facts:
+    """What `asdict` made of them; other keys, as earlier versions wrote, are passed over."""
+    known = {one.name for one in fields(SideFacts)}
+
+    def side(name: str) -> SideFacts:
+        return SideFacts(**{key: value for key, value in facts[name].items() if key in known})
+
+    return Facts(facts["num_pairs"], side("source"), side("target"))
 
 
 def check_tokenizers(folder: RunFolder, tokenizers: Tokenizers, names: Sequence[str]) -> None:
@@ -304,9 +324,9 @@ def check_files(folder: RunFolder, stores: Sequence[Path]) -> None:
 
 
 def checked(material: Material) -> Material:
-    """Refuse material that has nothing to train on or nothing to validate with."""
+    """Refuse material that has nothing to train on or, where there is to be any, nothing to validate with."""
     for part, stores in (("training", material.train), ("validation", material.valid)):
-        if not sum(store.num_pairs for store in stores):
+        if stores and not sum(store.num_pairs for store in stores):
             names = ", ".join(store.manifest.description for store in stores)
             raise DataError(f"{names}: no pair is left for {part}; the cleaning report above says why")
     return material

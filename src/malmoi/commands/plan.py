@@ -43,6 +43,8 @@ class TrainRequest:
     preset: str | None = None
     init: Path | None = None
     workers: int = 0
+    like: Path | None = None
+    """A store to prepare another one like."""
 
 
 @dataclass(frozen=True)

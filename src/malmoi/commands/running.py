@@ -16,7 +16,8 @@ from malmoi.commands.material import Material
 from malmoi.commands.progress import Bar
 from malmoi.config import RunConfig, StoredConfig
 from malmoi.data.batch import BatchMaker, ValidationBatches
-from malmoi.data.batching import BatchPlan, BatchStream, in_order
+from malmoi.data.batching import BEGINNING, BatchPlan, in_order
+from malmoi.data.stream import BatchStream
 from malmoi.evaluation.evaluate import make_validation
 from malmoi.log import get_logger
 from malmoi.models.interface import Seq2Seq
@@ -37,8 +38,8 @@ def run_trainer(
     stored = StoredConfig(text=config.text, model=config.model, decoding=config.decoding)
 
     def open_stream(state: dict[str, Any] | None) -> BatchStream:
-        plan = BatchPlan(material.train, training.batch_tokens, training.seed)
-        return BatchStream(plan, maker, plan.resume(state) if state is not None else (0, 0))
+        plan = BatchPlan(material.train, training.batch_tokens, training.seed, stages=config.stages)
+        return BatchStream(plan, maker, plan.resume(state) if state is not None else BEGINNING)
 
     def save(folder: Path, step: int, weights: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
         save_model(folder, stored, weights, tokenizers, {"steps": step, "metrics": dict(metrics)})
@@ -89,11 +90,7 @@ def make_trainer_validation(config: RunConfig, material: Material) -> Validation
 
 def longest_side(material: Material) -> int:
     """Tokens of the longest side of any training pair."""
-    return max(
-        max(int(store.source_lengths.max()), int(store.target_lengths.max()))
-        for store in material.train
-        if store.num_pairs
-    )
+    return max(max(store.longest_source, store.longest_target) for store in material.train)
 
 
 def log_row(row: Row) -> None:

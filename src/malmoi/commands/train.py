@@ -7,11 +7,11 @@ came of it. The order of work: check everything, read and clean, choose settings
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from malmoi.checkpoint import load_model
@@ -22,7 +22,8 @@ from malmoi.commands.plan import ORDINARY_FACTS, Given, TrainRequest, continued,
 from malmoi.commands.progress import progress_bar
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.running import run_trainer
-from malmoi.config import RunConfig, StoredConfig
+from malmoi.commands.stores import check_stages, check_stores, note_stores, open_stores, same_text, stores_of
+from malmoi.config import DataSource, RunConfig, StoredConfig
 from malmoi.device import choose_device, keep_freed_memory, set_threads
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.evaluation.evaluate import Report
@@ -151,7 +152,7 @@ def resolve(
             return config, material, None
     else:
         config = given.config(ORDINARY_FACTS)
-    store = maybe_store(config)
+    stores = stores_of(config)
     check_machine(config)
     if not config.data:
         raise ConfigError("there is nothing to train on: name files with pairs, as in `malmoi train a.en a.de`")
@@ -159,15 +160,18 @@ def resolve(
     below: list[Settings] = []
     if started is not None:
         below += [FINE_TUNING, {"text": plain(started.config.text), "model": plain(started.config.model)}]
-    if store is not None:
-        config, material = from_store(store, given, stored, below)
+    if stores:
+        config, material = from_stores(stores, given, stored, below)
         if started is not None:
-            check_same_text(request.init, material.tokenizers, started.tokenizers)
+            if not same_text(material.tokenizers, started.tokenizers):
+                raise ConfigError(f"--init {request.init}: its vocabulary is not that of the prepared store")
             material = replace(material, tokenizers=material.tokenizers.after(started.tokenizers))
         # First of all that a run holds: by it the folder is known when the start is made again.
         write_config(folder, config)
+        note_stores(folder, material.train)
         material.tokenizers.save(folder.tokenizer)
     else:
+        check_stages(config, len(config.data))
         corpora = open_corpora(config.data, config.valid)
         found, share = scan_corpora(corpora, config, quiet=quiet)
         config = stored or given.config(found.facts, *below)
@@ -215,49 +219,36 @@ def check_room(config: RunConfig) -> None:
         )
 
 
-def maybe_store(config: RunConfig) -> RunFolder | None:
-    """The folder that `malmoi prepare` made, where the data is one."""
-    folders = [Path(source.pairs) for source in config.data if source.pairs is not None and Path(source.pairs).is_dir()]
-    if not folders:
-        return None
-    if len(config.data) > 1:
-        raise ConfigError(f"{folders[0]}: a prepared store holds all data of a run; give it alone")
-    if config.valid:
-        raise ConfigError(f"{folders[0]}: a prepared store holds its validation data; give --valid to `malmoi prepare`")
-    if not (folders[0] / "data" / "ready.json").exists():
-        raise ConfigError(f"{folders[0]}: a folder, but not a complete store that `malmoi prepare` made")
-    return RunFolder(folders[0])
-
-
 def reopen(folder: RunFolder, config: RunConfig, *, goes_on: bool = True) -> Material | None:
     """The material of a run that was started before, None where its start did not come to an end.
 
-    A run that `goes_on` needs the files that its text came from as they were (`DataError`); one that is only looked at
-    does not.
+    A run that `goes_on` needs the files that its text came from, or its stores, as they were (`DataError`); one that is
+    only looked at does not.
     """
-    store = maybe_store(config)
-    if store is None:
+    stores = stores_of(config)
+    if not stores:
         return open_material(folder, config.data if goes_on else ())
-    material = open_material(store, ())
-    if material is None or not folder.tokenizer.exists():
+    if not folder.tokenizer.exists():
         return None
+    material = open_stores(stores).material
+    if goes_on:
+        check_stores(folder, material.train)
     # The run's own tokenisers know what a model that it started from had seen.
     return replace(material, tokenizers=Tokenizers.load(folder.tokenizer))
 
 
-def from_store(
-    store: RunFolder, given: Given, stored: RunConfig | None, below: list[Settings]
+def from_stores(
+    sources: Sequence[DataSource], given: Given, stored: RunConfig | None, below: list[Settings]
 ) -> tuple[RunConfig, Material]:
-    """Config and material of a run on a prepared store, whose text settings are fixed."""
-    material, prepared = open_material(store, ()), store.read_config()
-    assert material is not None
-    if prepared is None:
-        raise ConfigError(f"{store.config}: missing; the store is not complete")
-    fixed = {"text": plain(prepared.text), "cleaning": plain(prepared.cleaning)}
-    config = stored or given.config(material.facts, *below, fixed)
-    if config.text != prepared.text or config.cleaning != prepared.cleaning:
-        raise ConfigError(f"{store.path}: was prepared with other text or cleaning settings; prepare the data again")
-    return config, material
+    """Config and material of a run on prepared stores, whose text settings are fixed."""
+    prepared = open_stores(sources)
+    config = stored or given.config(prepared.material.facts, *below, prepared.fixed)
+    if config.text != prepared.config.text or config.cleaning != prepared.config.cleaning:
+        raise ConfigError(
+            f"{prepared.folder.path}: was prepared with other text or cleaning settings; prepare the data again"
+        )
+    check_stages(config, len(prepared.material.train))
+    return config, prepared.material
 
 
 def start_from(network: Seq2Seq, config: RunConfig, started: StoredConfig, tokenizers: Tokenizers) -> Seq2Seq:
@@ -274,13 +265,6 @@ def start_from(network: Seq2Seq, config: RunConfig, started: StoredConfig, token
 def dropouts(config: StoredConfig) -> Settings:
     """The settings of a model that its weights do not depend on."""
     return {key: value for key, value in plain(config.model).items() if key.endswith("dropout")}
-
-
-def check_same_text(init: Path | None, mine: Tokenizers, theirs: Tokenizers) -> None:
-    """A store and the model to start from must mean the same by every id."""
-    for ours, other in ((mine.source, theirs.source), (mine.target, theirs.target)):
-        if (ours.kind, ours.to_files()) != (other.kind, other.to_files()):
-            raise ConfigError(f"--init {init}: its vocabulary is not that of the prepared store")
 
 
 def write_config(folder: RunFolder, config: RunConfig) -> None:

@@ -118,7 +118,7 @@ def cut(costs: npt.NDArray[Any], max_tokens: int) -> Iterator[tuple[int, int]]:
 def collate(stores: Sequence[Store], indices: IntArray, source_padding_id: int, target_start_id: int) -> Batch:
     """A batch of the pairs with these indices, which count through all stores one after the other.
 
-    Raises IndexError for an index outside of the stores.
+    Raises IndexError for an index outside of the stores, and `DataError` where a store's files are not what they were.
     """
     bounds = np.cumsum([0, *(store.num_pairs for store in stores)])
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < int(bounds[-1]):
@@ -128,9 +128,11 @@ def collate(stores: Sequence[Store], indices: IntArray, source_padding_id: int, 
     target = Padded(np.empty(len(indices), dtype=np.int64))
     lines = np.empty(len(indices), dtype=np.int64)
     owned = [
-        (store, owners == number, indices[owners == number] - bounds[number]) for number, store in enumerate(stores)
+        (stores[number], owners == number, indices[owners == number] - bounds[number]) for number in np.unique(owners)
     ]
     for store, rows, local in owned:
+        # A file that was cut short would end the program when what is no longer there is looked at.
+        store.check()
         source.lengths[rows] = store.source_offsets[local + 1] - store.source_offsets[local]
         target.lengths[rows] = store.target_offsets[local + 1] - store.target_offsets[local]
         lines[rows] = store.line_numbers[local]

@@ -179,7 +179,6 @@ class SideFacts:
     long_characters: int = 0
     """99 of 100 texts are at most this long."""
     max_characters: int = 0
-    distinct_characters: int = 0
     mean_words: float = 0.0
     """White-space separated words per text."""
     distinct_words: int = 0
@@ -248,14 +247,12 @@ def scan(
 class Side:
     """Counts of one side while its texts pass by."""
 
-    characters: set[str] = field(default_factory=set[str])
     words: set[str] = field(default_factory=set[str])
     lengths: Counter[int] = field(default_factory=Counter[int])
     num_words: int = 0
     num_single: int = 0
 
     def add(self, text: str) -> None:
-        self.characters.update(text)
         self.lengths[len(text)] += 1
         words = text.split()
         self.num_words += len(words)
@@ -273,7 +270,6 @@ class Side:
             median_characters=self.percentile(0.5),
             long_characters=self.percentile(0.99),
             max_characters=max(self.lengths),
-            distinct_characters=len(self.characters),
             mean_words=self.num_words / num_texts,
             distinct_words=min(len(self.words), DISTINCT_WORDS),
             single_words=self.num_single / num_texts,

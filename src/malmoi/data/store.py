@@ -46,7 +46,7 @@ class FileRecord(Table):
 
 
 class InputRecord(FileRecord):
-    """Of a file that a store was made from, also when it was last changed, in nanoseconds; None where nobody noted."""
+    """Also when the file was last changed, in nanoseconds; None where nobody noted."""
 
     modified_ns: int | None = None
 
@@ -69,7 +69,10 @@ class Manifest(Table):
     target_vocabulary_size: int
     source_type: IdType
     target_type: IdType
-    files: dict[str, FileRecord]
+    longest_source: int | None = None
+    """Tokens of the longest source, end symbol included; None where nobody noted."""
+    longest_target: int | None = None
+    files: dict[str, InputRecord]
     cleaning: dict[str, Any]
     """How many pairs were kept and dropped, for which reasons and where (`CleaningReport.to_json`)."""
 
@@ -87,21 +90,22 @@ class Store:
     source_offsets: npt.NDArray[np.int64]
     target_offsets: npt.NDArray[np.int64]
     line_numbers: npt.NDArray[np.int64]
+    times: dict[str, int]
+    """When each file was last changed, in nanoseconds, as of the last look at it."""
 
     @classmethod
     def open(cls, folder: Path, *, weight: float | None = None, verify: bool = True) -> Self:
         """Map a store; `DataError` with the folder's name if it is none, or damaged.
 
-        `verify` reads every file once to compare its hash (about a second per gigabyte); sizes are always compared.
-        `weight` replaces the one that the store was made with.
+        A file whose size and time are as they were when it was written is not read. `verify` reads any other once to
+        compare its hash (about a second per gigabyte). `weight` replaces the one that the store was made with.
         """
         manifest = read_manifest(folder)
-        for name in FILES:
-            check_file(folder, name, manifest, verify)
         store = cls(
             folder=folder,
             manifest=manifest,
             weight=manifest.weight if weight is None else weight,
+            times={name: check_file(folder, name, manifest, verify) for name in FILES},
             source_ids=map_array(folder / "source.ids", manifest.source_type),
             target_ids=map_array(folder / "target.ids", manifest.target_type),
             source_offsets=map_array(folder / "source.offsets", "<i8"),
@@ -118,6 +122,40 @@ class Store:
     @property
     def num_pairs(self) -> int:
         return self.manifest.num_pairs
+
+    def check(self) -> None:
+        """`DataError` with its name where a file is gone, or holds something else than it did when it was opened."""
+        for name, time in self.times.items():
+            try:
+                status = (self.folder / name).stat()
+                is_same = (status.st_size, status.st_mtime_ns) == (self.manifest.files[name].size, time)
+            except FileNotFoundError:
+                is_same = False
+            if not is_same:
+                self.times[name] = check_file(self.folder, name, self.manifest, verify=True)
+
+    @cached_property
+    def longest_source(self) -> int:
+        """Tokens of the longest source, end symbol included; 0 without pairs."""
+        noted = self.manifest.longest_source
+        return int(self.source_lengths.max(initial=0)) if noted is None else noted
+
+    @cached_property
+    def longest_target(self) -> int:
+        """Tokens of the longest target, end symbol included; 0 without pairs."""
+        noted = self.manifest.longest_target
+        return int(self.target_lengths.max(initial=0)) if noted is None else noted
+
+    def count_longer(self, limit: int) -> int:
+        """Pairs with a side of more tokens than `limit`."""
+        if max(self.longest_source, self.longest_target) <= limit:
+            return 0
+        found = 0
+        for first in range(0, self.num_pairs, PAIRS_AT_ONCE):
+            some = slice(first, first + PAIRS_AT_ONCE + 1)
+            sides = (np.diff(self.source_offsets[some]), np.diff(self.target_offsets[some]))
+            found += int(np.count_nonzero(np.maximum(*sides) > limit))
+        return found
 
     @cached_property
     def source_lengths(self) -> npt.NDArray[np.int32]:
@@ -170,20 +208,22 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"{folder / MANIFEST}: not a manifest of a store that this version can read: {error}") from None
 
 
-def check_file(folder: Path, name: str, manifest: Manifest, verify: bool) -> None:
-    """Compare one file with what the manifest says about it."""
+def check_file(folder: Path, name: str, manifest: Manifest, verify: bool) -> int:
+    """Compare one file with what the manifest says about it; returns when it was last changed, in nanoseconds."""
     path = folder / name
     record = manifest.files.get(name)
     if record is None or not path.is_file():
         raise DataError(f"{folder}: the store is damaged ({name} is missing); delete it and prepare the data again")
-    size = path.stat().st_size
+    status = path.stat()
+    size, time = status.st_size, status.st_mtime_ns
     if size != record.size:
         raise DataError(
             f"{path}: the store is damaged ({size} bytes where {record.size} were written); "
             "delete the store and prepare the data again"
         )
-    if verify and measure(path)[1] != record.hash:
+    if verify and time != record.modified_ns and measure(path)[1] != record.hash:
         raise DataError(f"{path}: the store is damaged (its content changed); delete it and prepare the data again")
+    return time
 
 
 def hash_json(value: Mapping[str, Any]) -> str:
@@ -210,11 +250,12 @@ class HashedFile:
         self.digest.update(data)
         self.size += len(data)
 
-    def close(self) -> FileRecord:
+    def close(self) -> InputRecord:
         self.file.flush()
         os.fsync(self.file.fileno())
+        time = os.fstat(self.file.fileno()).st_mtime_ns
         self.file.close()
-        return FileRecord(size=self.size, hash=self.digest.hexdigest())
+        return InputRecord(size=self.size, hash=self.digest.hexdigest(), modified_ns=time)
 
 
 class StoreWriter:
@@ -230,6 +271,7 @@ class StoreWriter:
         self.types = (id_type(source_vocabulary_size), id_type(target_vocabulary_size))
         self.num_pairs = 0
         self.ends = [0, 0]
+        self.longest = [0, 0]
         self.files: dict[str, HashedFile] = {}
 
     def __enter__(self) -> Self:
@@ -270,6 +312,7 @@ class StoreWriter:
                 offsets = self.ends[number] + np.cumsum(lengths, dtype="<i8")
                 self.files[f"{side}.offsets"].write(offsets)
                 self.ends[number] += len(ids)
+                self.longest[number] = max(self.longest[number], int(lengths.max(initial=0)))
             self.files["lines"].write(lines.astype("<i8", copy=False))
         self.num_pairs += len(lines)
 
@@ -296,6 +339,8 @@ class StoreWriter:
                 target_vocabulary_size=self.sizes[1],
                 source_type=self.types[0],
                 target_type=self.types[1],
+                longest_source=self.longest[0],
+                longest_target=self.longest[1],
                 files={name: file.close() for name, file in self.files.items()},
                 cleaning=cleaning,
             )

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from malmoi.data.batch import Batch, collate
-from malmoi.data.batching import BatchPlan, BatchStream, EpochPlan, in_order
+from malmoi.data.batching import BatchPlan, EpochPlan, Place, in_order
 from malmoi.data.store import IntArray, Store, StoreWriter
+from malmoi.data.stream import BatchStream
 from malmoi.errors import DataError
 
 
@@ -201,18 +202,19 @@ def test_another_batch_size_starts_the_epoch_anew(store: Store, caplog: pytest.L
 
     facebookresearch/fairseq#441, facebookresearch/fairseq#781, facebookresearch/fairseq#4973.
     """
-    state = BatchPlan([store], 100, seed=1).state(2, 5)
-    assert BatchPlan([store], 100, seed=1).resume(state) == (2, 5)
+    place = Place(epoch=2, position=5, taken=25)
+    state = BatchPlan([store], 100, seed=1).state(place)
+    assert BatchPlan([store], 100, seed=1).resume(state) == place
     for other in (BatchPlan([store], 200, 1), BatchPlan([store], 100, 2), BatchPlan([store], 100, 1, [2.0])):
         caplog.clear()
         with caplog.at_level(logging.WARNING, logger="malmoi"):
-            assert other.resume(state) == (2, 0)
+            assert other.resume(state) == Place(epoch=2, taken=25)
         assert "epoch 2 starts anew" in caplog.text
 
 
 def test_a_position_behind_the_end_is_refused(store: Store) -> None:
     plan = BatchPlan([store], 100, seed=1)
-    with BatchStream(plan, Make(store), (0, 10_000)) as stream, pytest.raises(DataError, match="epoch 0"):
+    with BatchStream(plan, Make(store), Place(position=10_000)) as stream, pytest.raises(DataError, match="epoch 0"):
         next(stream)
 
 

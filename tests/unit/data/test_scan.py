@@ -30,7 +30,6 @@ def test_facts_of_words_and_phonemes(tmp_path: Path) -> None:
     assert facts.target.is_symbols is False  # each symbol is seen about a dozen times: too little to tell
     assert facts.source.mean_characters == (5 + 3 + 4 + 1) / 4
     assert (facts.source.median_characters, facts.source.max_characters) == (3, 5)
-    assert facts.source.distinct_characters == len(set("hellocatsa"))
     assert facts.target.distinct_words == 8
     assert facts.target.mean_words == 3.0
     many = scan([write_corpus(tmp_path, sources * 3, targets * 3)], CLEANING).facts

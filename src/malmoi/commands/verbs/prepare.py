@@ -16,6 +16,10 @@ def prepare(
     config: Config = None,
     preset: Preset = None,
     workers: Workers = 0,
+    like: Annotated[
+        Path | None,
+        typer.Option(metavar="STORE", help="Take vocabulary and settings from this store; train on both as one."),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -25,7 +29,13 @@ def prepare(
     from malmoi.commands.plan import TrainRequest, read_given
 
     request = TrainRequest(
-        words=tuple(words), valid=tuple(valid or ()), out=out, config=config, preset=preset, workers=workers
+        words=tuple(words),
+        valid=tuple(valid or ()),
+        out=out,
+        config=config,
+        preset=preset,
+        workers=workers,
+        like=like,
     )
     given = read_given(request)
     from malmoi.commands.prepare import run_prepare
