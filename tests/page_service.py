@@ -195,9 +195,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         for place, one in enumerate(whole["sentences"]):
-            self.event("partial", {"sentence": place, "text": one["target"].split(" ")[0]})
+            gap = " " if place else ""
+            self.event("partial", {"sentence": place, "gap": gap, "text": one["target"].split(" ")[0]})
             self.server.gate.wait(20)
-            self.event("sentence", {"sentence": place, **one})
+            self.event("sentence", {"sentence": place, "gap": gap, **one})
         self.event("done", whole)
 
     def event(self, name: str, value: Any) -> None:

@@ -117,7 +117,8 @@ def test_a_stream_ends_with_the_whole_answer(running: Running) -> None:
         assert table["source_start"] == (0, 29)[number]
     for name, table in events:
         if name == "partial":
-            assert set(table) == {"sentence", "text"} and "\ufffd" not in table["text"]
+            assert table["gap"] == ("", "\n\n  ")[table["sentence"]]
+            assert set(table) == {"sentence", "gap", "text"} and "\ufffd" not in table["text"]
 
 
 def test_a_stream_of_nothing_is_done_at_once(running: Running) -> None:

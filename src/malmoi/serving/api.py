@@ -220,12 +220,18 @@ class Telling:
             text = target.decode(ids).strip().rstrip(REPLACEMENT)
             if place not in self.done and text and self.said.get(place) != text:
                 self.said[place] = text
-                found.append(("partial", {"sentence": self.sentences[place], "text": text}))
+                number = self.sentences[place]
+                found.append(("partial", {"sentence": number, "gap": self.gap(number), "text": text}))
         for place, hypotheses in enumerate(self.ticket.results):
             if hypotheses is not None and place not in self.done:
                 self.done.add(place)
                 found.append(("sentence", self.sentence(self.sentences[place], hypotheses)))
         return found
+
+    def gap(self, number: int) -> str:
+        """What stands between the sentence before and this one."""
+        spans = self.plan.spans[0]
+        return self.plan.texts[0][spans[number - 1].end if number else 0 : spans[number].start]
 
     def sentence(self, number: int, hypotheses: Any) -> dict[str, Any]:
         """A sentence that is done; places in its translation count from its own beginning."""
@@ -236,6 +242,7 @@ class Telling:
         offsets = Offsets(text), Offsets(alone.translation.text)
         return {
             "sentence": number,
+            "gap": self.gap(number),
             **sentence_table(self.loaded, answer, alone, *offsets, details=self.details),
         }
 

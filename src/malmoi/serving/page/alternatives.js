@@ -17,12 +17,14 @@ export function Alternatives({ state, onForce }) {
     ${
       sentences.length === 1
         ? html`<${List} ...${some[0]} isCurrent=${isCurrent} onForce=${onForce} />`
-        : some.map(
-            ({ one, index }) => html`<details key=${index}>
-              <summary><bdi>${one.target}</bdi></summary>
-              <${List} one=${one} index=${index} isCurrent=${isCurrent} onForce=${onForce} />
-            </details>`,
-          )
+        : html`<div class="many">
+            ${some.map(
+              ({ one, index }) => html`<details key=${index}>
+                <summary><bdi>${one.target}</bdi></summary>
+                <${List} one=${one} index=${index} isCurrent=${isCurrent} onForce=${onForce} />
+              </details>`,
+            )}
+          </div>`
     }
     <p class="soft">${t("alternatives-text")}</p>
   </section>`;

@@ -1,7 +1,7 @@
 // @ts-check
 // A fault told kindly: what happened, and what can be done about it.
 
-import { html, useEffect, useState } from "./html.js";
+import { html, useEffect, useLayoutEffect, useState } from "./html.js";
 import { useLanguage } from "./language.js";
 
 /**
@@ -10,7 +10,7 @@ import { useLanguage } from "./language.js";
 export function FaultNote({ fault, retryAt = null, onRetry }) {
   const { t } = useLanguage();
   const left = useSecondsUntil(retryAt);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (fault.kind !== "offline" || !onRetry) return undefined;
     addEventListener("online", onRetry);
     return () => removeEventListener("online", onRetry);

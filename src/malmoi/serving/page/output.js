@@ -10,6 +10,9 @@ import { useLanguage } from "./language.js";
 /** @typedef {import("./answer.js").Answer} Answer */
 /** @typedef {import("./source.js").Place} Place */
 
+/** Sentences that may be written over while they come, and characters by which a text is known to be the same one. */
+const [CALM, SAME_BEGINNING] = [3, 40];
+
 /**
  * @param {{
  *   state: import("./translating.js").State, language: string | null, marked: number[], markedSentence: number | null,
@@ -46,13 +49,18 @@ export function OutputText(props) {
     wordElement(root.current, current)?.focus();
   }
 
-  return html`<div class="output-room" ref=${root}>
+  const isBusy = state.phase === "waiting" || state.phase === "coming";
+  return html`<div class=${isBusy ? "output-room busy" : "output-room"} ref=${root}>
     <div
       id="output" class=${`output ${props.shaded ? "shaded" : ""}`} dir="auto" lang=${language ?? undefined} role="group"
-      aria-label=${t("output-words")} aria-busy=${state.phase === "coming" ? "true" : undefined}
+      aria-label=${t("output-words")} aria-busy=${isBusy ? "true" : undefined}
       onMouseLeave=${() => props.onPoint(null)}
     >
-      ${isWhole ? html`<${Words} ...${props} open=${open} current=${current} onOpen=${onOpen} setCurrent=${setCurrent} />` : html`<${Coming} state=${state} />`}
+      ${
+        showsWords(state)
+          ? html`<span class=${isWhole ? "" : "stale"}><${Words} ...${props} open=${open} current=${current} onOpen=${onOpen} setCurrent=${setCurrent} /></span>`
+          : html`<${Coming} state=${state} />`
+      }
     </div>
     ${
       open &&
@@ -74,6 +82,17 @@ export function OutputText(props) {
 /** @param {HTMLElement | null} root @param {Place} place @returns {HTMLElement | null} */
 function wordElement(root, place) {
   return root?.querySelector(`[data-place="${place.sentence}.${place.word}"]`) ?? null;
+}
+
+/**
+ * Whether the last answer is still shown: until something of the next one is there, and, where a long text only goes on,
+ * until all of it is, since its sentences come side by side.
+ * @param {import("./translating.js").State} state
+ */
+function showsWords({ answer, soFar, wish }) {
+  if (!answer) return false;
+  const goesOn = wish?.text.slice(0, SAME_BEGINNING) === answer.sourceText.slice(0, SAME_BEGINNING);
+  return soFar === null || (goesOn && answer.sentences.length > CALM);
 }
 
 /** What has come so far, and what stood there before, faded, until it is overwritten. */

@@ -62,7 +62,7 @@ export const texts = {
   "keep": ["Keep", "그대로 두기"],
 
   "fault-offline": ["The service does not answer.", "서비스가 응답하지 않습니다."],
-  "fault-offline-text": ["Your text is safe here. It is tried again as soon as the network is back.", "입력한 글은 그대로 있습니다. 연결되면 다시 시도합니다."],
+  "fault-offline-text": ["Your text is safe here. It is tried again by itself.", "입력한 글은 그대로 있습니다. 자동으로 다시 시도합니다."],
   "fault-busy": ["Many are asking at the moment.", "지금 요청이 많습니다."],
   "fault-busy-text": ["Your turn comes in a moment; nothing needs to be done.", "잠시 뒤 자동으로 번역됩니다."],
   "fault-draining": ["The service is being restarted.", "서비스가 다시 시작되는 중입니다."],

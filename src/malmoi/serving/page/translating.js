@@ -77,8 +77,9 @@ export class Translation {
   /** @param {unknown} error @param {(signal: AbortSignal) => Promise<void>} work @param {number} tries */
   fail(error, work, tries) {
     const fault = error instanceof Fault ? error : new Fault("broken", String(error));
-    const mayWait = (fault.kind === "busy" || fault.kind === "draining") && tries < MOST_TRIES;
-    if (!mayWait) return this.set({ phase: "failed", fault, soFar: null, retryAt: null });
+    // Without a network nothing can be tried until there is one, which is told to the page.
+    const mayPass = ["busy", "draining"].includes(fault.kind) || (fault.kind === "offline" && navigator.onLine);
+    if (!mayPass || tries >= MOST_TRIES) return this.set({ phase: "failed", fault, soFar: null, retryAt: null });
     const wait = 1000 * Math.min(fault.wait ?? 2 ** tries, LONGEST_WAIT);
     this.start(wait, work, tries + 1);
     this.set({ phase: "failed", fault, soFar: null, retryAt: Date.now() + wait });
@@ -92,13 +93,13 @@ export class Translation {
    */
   async stream(body, signal, onPart) {
     /** @type {string[]} */
-    const texts = [];
+    const parts = [];
     this.set({ phase: "coming", fault: null, retryAt: null });
     for await (const { event, data } of this.service.stream(body, signal)) {
       if (signal.aborted) return null;
       if (event === "done") return data;
-      texts[data.sentence] = event === "sentence" ? data.target : data.text;
-      onPart(texts.filter((one) => one !== undefined).join(" "));
+      parts[data.sentence] = data.gap + (event === "sentence" ? data.target : data.text);
+      onPart(parts.join(""));
     }
     throw new Fault("offline", "the answer broke off");
   }
