@@ -49,3 +49,16 @@ def test_alternatives_and_lists(running: Running, expected: dict[str, str]) -> N
         assert len({text, *others}) == len(others) + 1 and 1 <= len(others) <= 2
     one = running.post("/translate", {**body, "q": SENTENCES[0]}).json
     assert one == {"translatedText": expected[SENTENCES[0]], "alternatives": answer["alternatives"][0]}
+
+
+def test_html_keeps_its_tags(running: Running, expected: dict[str, str]) -> None:
+    html = (
+        f'<div data-x="a>b"><p>{SENTENCES[0]} <!-- c --></p><b>{SENTENCES[1]}</b> <i translate="no">x &lt; y</i></div>'
+    )
+    body = {"q": [html, "plain &amp; <br> text"], "source": "en", "target": "ko", "format": "html"}
+    answer = running.post("/translate", body).json["translatedText"]
+    assert answer[0] == (
+        f'<div data-x="a>b"><p>{expected[SENTENCES[0]]} <!-- c --></p><b>{expected[SENTENCES[1]]}</b> '
+        '<i translate="no">x &lt; y</i></div>'
+    )
+    assert answer[1].count("<br>") == 1

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from malmoi.serving.api import Api
 from malmoi.serving.bodies import refusal, reply
+from malmoi.serving.deepl import DeepL
 from malmoi.serving.guard import Guard
 from malmoi.serving.libre import Libre
 from malmoi.serving.limits import RefusedError
@@ -48,6 +49,7 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(HTTPException, say_http_fault)
     app.add_exception_handler(RequestValidationError, say_bad_address)
     app.include_router(Libre(service).routes())
+    app.include_router(DeepL(service).routes())
     app.include_router(Api(service).routes())
     add_own_routes(app, service)
     if service.limits.cors:

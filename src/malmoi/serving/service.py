@@ -97,7 +97,12 @@ class Service:
 
     async def plan(self, model: ServedModel, texts: Sequence[str], wish: Wish) -> tuple[Loaded, Plan]:
         """Texts as requests to a loaded model."""
-        total = self.check_texts(texts)
+        self.check_texts(texts)
+        return await self.plan_texts(model, texts, wish)
+
+    async def plan_texts(self, model: ServedModel, texts: Sequence[str], wish: Wish) -> tuple[Loaded, Plan]:
+        """As `plan` for texts that are parts of those that were checked."""
+        total = sum(map(len, texts))
         loaded = await self.load(model)
         arguments = (loaded, model.description, texts, wish, self.limits)
         plan = make_plan(*arguments) if total <= SHORT_CHARACTERS else await self.in_thread(make_plan, *arguments)
@@ -134,17 +139,31 @@ class Service:
         return await self.in_thread(finish, loaded, plan, found)
 
     async def search(
-        self, request: Request, client: Client | None, loaded: Loaded, plan: Plan
+        self,
+        request: Request,
+        client: Client | None,
+        loaded: Loaded,
+        plan: Plan,
+        maybe_characters: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of a plan, unless the client leaves before."""
-        watched = await self.submit(client, loaded, plan)
+        """The hypotheses of a plan, unless the client leaves before; `maybe_characters` are what it is charged for,
+        those of the texts if left out."""
+        watched = await self.submit(client, loaded, plan, maybe_characters=maybe_characters)
         async with aclosing(self.watch(request, watched)) as changes:
             async for ticket in changes:
                 if ticket.is_done:
                     return ticket.hypotheses()
         raise ClientGoneError
 
-    async def submit(self, client: Client | None, loaded: Loaded, plan: Plan, *, watches: bool = False) -> Watched:
+    async def submit(
+        self,
+        client: Client | None,
+        loaded: Loaded,
+        plan: Plan,
+        *,
+        watches: bool = False,
+        maybe_characters: int | None = None,
+    ) -> Watched:
         """Charge the client and let the sentences wait for their turn; what is refused costs nothing."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
@@ -154,7 +173,7 @@ class Service:
                 loop.call_soon_threadsafe(changed.set)
 
         ticket = Ticket(plan.group, plan.requests, tell, seconds=self.limits.deadline, watches=watches)
-        num_characters = sum(map(len, plan.texts))
+        num_characters = sum(map(len, plan.texts)) if maybe_characters is None else maybe_characters
         await self.charge(client, num_characters)
         try:
             loaded.batcher.submit(ticket)

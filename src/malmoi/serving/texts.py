@@ -9,9 +9,11 @@ from typing import Any
 
 from starlette.requests import Request
 
-from malmoi.serving.models import ServedModel
+from malmoi.serving.html import Pairing, Range, render
+from malmoi.serving.markup import Run, read_parts
+from malmoi.serving.models import Loaded, ServedModel
 from malmoi.serving.service import Client, Service
-from malmoi.serving.translation import Wish
+from malmoi.serving.translation import Answer, Wish, words_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,69 @@ async def translate_texts(
     is_whole: bool = False,
 ) -> list[Output]:
     """Translations in order."""
+    if is_html:
+        return await translate_documents(service, request, client, model, texts, options, num_alternatives)
     wish = Wish(options=options, at_lines=at_lines, is_whole=is_whole)
     _, answers = await service.translate(request, client, model, texts, wish)
-    return [Output(answer.text, answer.alternatives(num_alternatives)) for answer in answers]
+    return [Output(answer.text, [one.text for one in answer.variants(num_alternatives)]) for answer in answers]
+
+
+async def translate_documents(
+    service: Service,
+    request: Request,
+    client: Client | None,
+    model: ServedModel,
+    texts: Sequence[str],
+    options: Mapping[str, Any],
+    num_alternatives: int,
+) -> list[Output]:
+    """Translations of HTML: all runs of all texts go through the search together."""
+    service.check_texts(texts)
+    documents = await service.in_thread(lambda: [read_parts(text) for text in texts])
+    runs = [part.text for parts in documents for part in parts if isinstance(part, Run)]
+    wish = Wish(options=options, at_lines=False, aligns=True)
+    loaded, plan = await service.plan_texts(model, runs, wish)
+    found = await service.search(request, client, loaded, plan, sum(map(len, texts)))
+    answers = await service.finish(loaded, plan, found)
+    return await service.in_thread(put_together, loaded, documents, answers, num_alternatives)
+
+
+def put_together(
+    loaded: Loaded, documents: Sequence[Sequence[str | Run]], answers: Sequence[Answer], num_alternatives: int
+) -> list[Output]:
+    """Documents from the answers to their runs, which stand in order."""
+    waiting = iter(answers)
+    outputs: list[Output] = []
+    for parts in documents:
+        own = [next(waiting) if isinstance(part, Run) else None for part in parts]
+        others = [answer.variants(num_alternatives) if answer is not None else [] for answer in own]
+        versions: list[str] = []
+        for rank in range(-1, max(map(len, others), default=0)):
+            chosen = [
+                variants[rank] if 0 <= rank < len(variants) else answer
+                for answer, variants in zip(own, others, strict=True)
+            ]
+            rendered = [
+                render(part, answer.text, pairing_of(loaded, answer)) if isinstance(part, Run) and answer else str(part)
+                for part, answer in zip(parts, chosen, strict=True)
+            ]
+            versions.append("".join(rendered))
+        first, *rest = versions
+        outputs.append(Output(first, [one for one in dict.fromkeys(rest) if one != first]))
+    return outputs
+
+
+def pairing_of(loaded: Loaded, answer: Answer) -> Pairing:
+    """Words of a whole answer."""
+    source: list[Range] = []
+    target: list[Range] = []
+    pairs: list[tuple[int, int]] = []
+    sentences: list[tuple[Range, Range]] = []
+    for sentence in answer.sentences:
+        words = words_of(loaded, answer, sentence)
+        first, start = sentence.span.start, sentence.start
+        pairs += [(len(source) + one, len(target) + other) for one, other in words.pairs]
+        source += [(first + unit.start, first + unit.end) for unit in words.source]
+        target += [(start + unit.start, start + unit.end) for unit in words.target]
+        sentences.append(((first, sentence.span.end), (start, start + len(sentence.translation.text))))
+    return Pairing(tuple(source), tuple(target), tuple(pairs), tuple(sentences))

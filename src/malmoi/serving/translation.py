@@ -4,6 +4,7 @@ In: texts and what is wished of their translation. Out: a `Plan` with requests f
 of the ticket, an `Answer` for each text, in order. Nothing here waits or searches.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,11 @@ from malmoi.serving.segments import Span, join, split, whole
 from malmoi.serving.tickets import Group
 from malmoi.text.lines import normalize, one_line
 from malmoi.translate import Prepared, Translation
+
+SPACES = re.compile(r"[ \t\n\r\f]+")
+
+Done = tuple[Prepared, Translation, tuple[Hypothesis, ...]]
+"""A sentence and what became of it."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,15 @@ class Sentence:
     translation: Translation
     hypotheses: tuple[Hypothesis, ...]
 
+    def ranked(self, rank: int) -> "Done":
+        """Its alternative of a rank from 0, or the best where there is none."""
+        others = self.translation.alternatives
+        if rank >= len(others):
+            return self.prepared, self.translation, self.hypotheses
+        # Equal texts that were merged are not told apart any more.
+        is_like = len(self.hypotheses) == len(others) + 1
+        return self.prepared, others[rank], self.hypotheses[rank + 1 : rank + 2] if is_like else ()
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -78,18 +93,17 @@ class Answer:
     def notes(self) -> list[str]:
         return [note for sentence in self.sentences for note in sentence.translation.notes]
 
-    def alternatives(self, most: int) -> list[str]:
-        """Other texts: the second best of every sentence, then the third best; different from each other."""
-        found: list[str] = []
+    def variants(self, most: int) -> "list[Answer]":
+        """Other answers: the second best of every sentence, then the third best; all with different texts."""
+        found: list[Answer] = []
         for rank in range(most):
-            outputs = [
-                alternatives[rank].text if rank < len(alternatives) else sentence.translation.text
-                for sentence in self.sentences
-                for alternatives in (sentence.translation.alternatives,)
-            ]
-            text, _ = join(self.source, [sentence.span for sentence in self.sentences], outputs)
-            if text != self.text and text not in found:
-                found.append(text)
+            other = make_answer(
+                self.source,
+                [sentence.span for sentence in self.sentences],
+                [sentence.ranked(rank) for sentence in self.sentences],
+            )
+            if other.text not in (self.text, *(one.text for one in found)):
+                found.append(other)
         return found
 
 
@@ -113,7 +127,7 @@ def make_plan(
         raise RefusedError(400, "bad_option", "coverage_beta and replace_unknown need a model with attention")
     spans = tuple(tuple(split_text(text, description.source, wish, limits)) for text in texts)
     sentences = [text[span.start : span.end] for text, found in zip(texts, spans, strict=True) for span in found]
-    plain = [one_line(normalize(sentence)) for sentence in sentences]
+    plain = [one_line(normalize(sentence if wish.at_lines else squeezed(sentence))) for sentence in sentences]
     try:
         translator.resolve(config)
         rows = zip(plain, translator.tokenizers.encode_and_tell(plain), strict=True)
@@ -139,6 +153,11 @@ def split_text(text: str, language: str, wish: Wish, limits: ServingConfig) -> l
             400, "sentence_too_long", f"one sentence may have {limits.sentence_characters} characters at most"
         )
     return spans
+
+
+def squeezed(sentence: str) -> str:
+    """A sentence whose white space means no more than a space each, as in HTML."""
+    return SPACES.sub(" ", sentence)
 
 
 def check_prepared(prepared: Sequence[Prepared], loaded: Loaded, config: DecodingConfig) -> None:
@@ -170,18 +189,14 @@ def finish(loaded: Loaded, plan: Plan, hypotheses: Sequence[Sequence[Hypothesis]
     return answers
 
 
-def make_answer(
-    text: str, spans: Sequence[Span], done: Sequence[tuple[Prepared, Translation, tuple[Hypothesis, ...]]]
-) -> Answer:
+def make_answer(text: str, spans: Sequence[Span], done: Sequence[Done]) -> Answer:
     """A text from its translated sentences."""
     output, starts = join(text, spans, [translation.text for _, translation, _ in done])
     sentences = tuple(Sentence(span, start, *one) for span, start, one in zip(spans, starts, done, strict=True))
     return Answer(text, output, sentences)
 
 
-def build(
-    loaded: Loaded, prepared: Prepared, waiting: Any, config: DecodingConfig
-) -> tuple[Prepared, Translation, tuple[Hypothesis, ...]]:
+def build(loaded: Loaded, prepared: Prepared, waiting: Any, config: DecodingConfig) -> Done:
     """One sentence: what the search found, or what was known without it."""
     if prepared.maybe_known is not None:
         return prepared, prepared.maybe_known, ()
