@@ -106,6 +106,8 @@ class Service(ThreadingHTTPServer):
         self.gate.set()
         self.key_required = False
         self.models = MODELS
+        self.choices: list[tuple[str, str]] = []
+        """Words that could stand at a place, with prefixes; else what the stand-in makes up."""
         self.explanation = "<!doctype html><title>an explanation</title>"
         self.files = page_files()
         self.runs = {"first": (run_rows(1.0, 1000), "finished", 128), "second": (run_rows(1.2, 600), "running", 256)}
@@ -183,6 +185,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_json({"error": {"code": "not_found", "message": "nothing here"}}, 404)
 
     def choices(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        if self.server.choices:
+            return [{"text": text, "probability": 0.2, "prefix": prefix} for text, prefix in self.server.choices]
         place = len(body["prefix"].split())
         said = sentence(body["model"], body["text"], 0, 0, body["prefix"])["target"].split()[place]
         return [

@@ -158,6 +158,26 @@ def test_words_that_belong_together_are_marked_on_both_sides(page: Browser, serv
     assert page.run(steps) == ["sure", "fair", "unsure", "guess"]
 
 
+def test_only_words_of_their_own_are_offered(page: Browser, service: Service) -> None:
+    service.choices = [("작은", "두 작은"), ("작은", "두  작은"), ("은", "두은"), ("큰", "두 큰")]
+    translate(page)
+    page.click('[data-place="0.1"]')
+    page.wait("document.querySelectorAll('[role=option]').length > 0")
+    offered = "[...document.querySelectorAll('[role=option] .text')].map((one) => one.textContent)"
+    assert page.run(offered) == ["작은", "큰"]
+
+
+def test_an_example_is_tried_and_its_translation_copied(page: Browser, service: Service) -> None:
+    page.click(".examples .chip")
+    page.wait(WHOLE)
+    assert page.run("document.querySelector('#source').value") == "two small dogs"
+    page.click("#copy")
+    page.wait("document.querySelector('#copy').textContent.trim() === 'Copied'")
+    page.run("document.querySelector('#source').select()")
+    page.send("Input.dispatchKeyEvent", type="keyDown", key="v", commands=["paste"])
+    page.wait("document.querySelector('#source').value === '두 작은 개가'")
+
+
 def test_a_whole_other_translation_is_chosen(page: Browser, service: Service) -> None:
     translate(page)
     assert page.run("document.querySelector('.alternatives mark').textContent") == "요"

@@ -9,6 +9,7 @@ import pytest
 
 from browser import Browser
 from golden.make import MODEL
+from malmoi.serving.keys import Keys
 from malmoi.translate import Translator
 from page_service import run_rows
 from serving_server import Running, serving
@@ -140,6 +141,22 @@ def test_runs_are_followed_while_they_go_on(page: Browser, runs: Path) -> None:
         file.writelines(json.dumps(row) + "\n" for row in run_rows(1.0, 300)[-3:])
     label = "document.querySelector('.plot').getAttribute('aria-label')"
     page.wait(f"/narrow: best [0-9.]+ at step 300/.test({label})")
+
+
+def test_a_key_is_asked_for_and_opens(browser: Browser, tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    key = keys.add("somebody", None)
+    keys.close()
+    with serving((f"en-ko={MODEL}",), keys=tmp_path / "keys.sqlite") as running:
+        browser.visit(f"{running.url}/")
+        write(browser, SOURCE)
+        browser.wait("document.querySelector('.fault')?.textContent.startsWith('The key is missing')")
+        browser.run("document.querySelector('#key').focus()")
+        browser.type(key)
+        browser.press("Enter")
+        browser.wait("document.querySelector('.key button').textContent === 'In use'")
+        write(browser, " ")
+        browser.wait(WHOLE)
 
 
 def test_the_page_stands_under_a_strict_policy(running: Running) -> None:

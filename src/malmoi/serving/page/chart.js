@@ -54,18 +54,21 @@ export function Chart({ metric, axis, lines, isDark }) {
   </figure>`;
 }
 
-/** @type {Record<string, string>} */
-const ABBREVIATIONS = { bleu: "BLEU", chrf: "chrF", ter: "TER", wer: "WER", ser: "SER", lr: "learning rate", nll: "NLL" };
-
-/** @param {string} metric without the word that says where it was measured @returns {string} */
-export function plainName(metric) {
-  return ABBREVIATIONS[metric] ?? metric.replaceAll("_", " ");
+/**
+ * @param {string} metric without the word that says where it was measured
+ * @param {(key: string) => string} t
+ * @returns {string} its name in the language of the page, or its own where there is none
+ */
+export function plainName(metric, t) {
+  const key = `metric-${metric}`;
+  const name = t(key);
+  return name === key ? metric.replaceAll("_", " ") : name;
 }
 
 /** @param {string} metric @param {(key: string) => string} t @returns {string} */
 export function nameOf(metric, t) {
   const isValid = metric.startsWith("valid_");
-  return `${plainName(isValid ? metric.slice(6) : metric)} · ${t(isValid ? "validation" : "training")}`;
+  return `${plainName(isValid ? metric.slice(6) : metric, t)} · ${t(isValid ? "validation" : "training")}`;
 }
 
 /** @param {{place: number, isDark: boolean}} props the line of a run, as in the chart */

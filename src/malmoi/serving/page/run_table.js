@@ -26,7 +26,7 @@ export function RunTable({ runs, chosen, isDark, onChoose }) {
     onChoose(free < 0 ? [...chosen, name] : chosen.map((one, place) => (place === free ? name : one)));
   }
 
-  return html`<div class="scroll card" tabindex="0" role="region" aria-labelledby="runs-title">
+  return html`<div class="scroll card run-list" tabindex="0" role="region" aria-labelledby="runs-title">
     <table class="runs">
       <caption id="runs-title">${t("runs-title")} <span class="soft">${t("runs-text", { most: MOST_RUNS })}</span></caption>
       <thead>
@@ -45,7 +45,7 @@ function RunRow({ run, place, isFull, isDark, onToggle }) {
   const { t, number, measure, short, age } = useLanguage();
   const isChosen = place >= 0;
   const updated = typeof run.updated === "number" ? 1000 * run.updated : Date.parse(run.updated);
-  const best = Object.entries(run.best ?? {}).map(([name, value]) => `${plainName(name.replace(/^valid_/, ""))} ${measure(value)}`);
+  const best = Object.entries(run.best ?? {}).map(([name, value]) => `${plainName(name.replace(/^valid_/, ""), t)} ${measure(value)}`);
   return html`<tr class=${isChosen ? "chosen" : ""}>
     <th scope="row"><label><input
       type="checkbox" name="run" value=${run.name} checked=${isChosen} disabled=${!isChosen && isFull} onChange=${() => onToggle(run.name)}
