@@ -94,6 +94,7 @@ def as_object(explanation: Explanation, maybe_alignment: Alignment | None) -> di
     return {
         "text": explanation.text,
         "model": explanation.description,
+        "precision": explanation.precision,
         "num_parameters": explanation.num_parameters,
         "source": side_object(explanation.source),
         "outputs": [output_object(output) for output in explanation.outputs],

@@ -47,11 +47,13 @@ class Explanation:
 
     `attention`: `encoder.0.self` (N, S, S) for each layer; `rollout`: `encoder.self` (S, S). `units` are spans of the
     source's tokens, the words that were left out; `left_out_texts` what the search says without each, empty where the
-    sentence has too many words for that. `description`: the model in one line. `notes`: what the reader should know.
+    sentence has too many words for that. `description`: the model in one line. `precision`: what the search
+    computed in, `fp32` or `int8`; the replay is made in fp32. `notes`: what the reader should know.
     """
 
     text: str
     description: str
+    precision: str
     num_parameters: int
     source: Side
     outputs: tuple[Output, ...]

@@ -51,9 +51,12 @@ def explain_sentence(
     subject = open_subject(model)
     prepared = subject.prepare(text)
     assert prepared.request is not None
-    config = decoding_config(subject.translator, options, n_best)
+    wished = decoding_config(subject, options, n_best)
+    searcher = subject.searcher(wished.precision)
+    # What searches has one scorer, whatever that computes in.
+    config = wished.model_copy(update={"precision": "fp32"})
     with evaluating(subject.network):
-        found = search_outputs(subject.translator, prepared, config)
+        found = search_outputs(searcher, prepared, config)
         source = make_side(subject.tokenizers.source, prepared.request.source)
         targets = [hypothesis.ids for _, hypothesis in found]
         replays = replay(subject.network, [source.ids] * len(found), targets, NUM_RUNNERS_UP)
@@ -61,7 +64,7 @@ def explain_sentence(
         encoder_LSS = mean_of_heads(attention, "encoder", "self")
         flow = {} if encoder_LSS is None else {"encoder.self": rollout(encoder_LSS)}
         outputs = [
-            make_output(subject, source, *one, flow.get("encoder.self"), config)
+            make_output(subject, source, *one, flow.get("encoder.self"), wished)
             for one in zip(found, replays, strict=True)
         ]
         longest = max(len(source.ids), *(len(target) for target in targets))
@@ -69,13 +72,14 @@ def explain_sentence(
         return Explanation(
             text=prepared.text,
             description=describe(subject),
+            precision=wished.precision,
             num_parameters=sum(parameter.numel() for parameter in subject.network.parameters()),
             source=source,
             outputs=tuple(outputs),
             attention=attention,
             rollout=flow,
             units=source.units,
-            left_out_texts=search_without(subject.translator, source.ids, source.units, config),
+            left_out_texts=search_without(searcher, source.ids, source.units, config),
             encoding=encoding(subject.network, longest),
             order=compare_order(subject.network, source, prepared.text, other, other_text),
             boxes=model_boxes(
@@ -90,14 +94,16 @@ def explain_sentence(
         )
 
 
-def decoding_config(translator: Translator, options: Options | None, n_best: int) -> DecodingConfig:
+def decoding_config(subject: Subject, options: Options | None, n_best: int) -> DecodingConfig:
     """The user's search, with a beam as wide as the list of outputs unless a width was asked for."""
     if n_best < 1:
         raise ConfigError(f"n_best is {n_best}, but one output is the least")
+    translator = subject.translator
     if isinstance(options, DecodingConfig):
         return translator.resolve({**options.model_dump(), "n_best": n_best})
-    wider: Mapping[str, Any] = {"beam_size": max(n_best, translator.decoding.beam_size)}
-    return translator.resolve({**wider, **(options or {}), "n_best": n_best})
+    width = max(n_best, translator.decoding.beam_size)
+    own: Mapping[str, Any] = {"beam_size": width, "precision": subject.precision}
+    return translator.resolve({**own, **(options or {}), "n_best": n_best})
 
 
 def search_outputs(
@@ -134,7 +140,7 @@ def make_output(
     return Output(
         text=translation.text,
         score=hypothesis.score,
-        score_difference=compare_scores(hypothesis, replayed, cross_LTS, Scoring.from_config(config)),
+        score_difference=compare_scores(hypothesis, replayed, cross_LTS, config),
         finished=hypothesis.finished,
         target=make_side(target, hypothesis.ids),
         log_probs=replayed.log_probs,
@@ -148,16 +154,17 @@ def make_output(
     )
 
 
-def compare_scores(hypothesis: Hypothesis, replayed: Replay, cross_LTS: Floats | None, scoring: Scoring) -> float:
-    """The score of the replay minus that of the search; `CheckpointError` where they are not the same."""
-    coverage = 0.0
+def compare_scores(hypothesis: Hypothesis, replayed: Replay, cross_LTS: Floats | None, config: DecodingConfig) -> float:
+    """The score of the replay minus that of the search; `CheckpointError` where they are not the same, but for a search
+    in int8, whose difference is what it costs."""
+    scoring, coverage = Scoring.from_config(config), 0.0
     if scoring.beta > 0 and cross_LTS is not None:
         looked_1S = cross_LTS[-1].sum(0, keepdims=True)
         coverage = float(scoring.coverage(looked_1S, np.array([looked_1S.shape[1]]))[0])
     total = np.array([sum(replayed.log_probs.tolist(), 0.0)])
     score = float(scoring.score(total, np.array([len(hypothesis.ids)]), coverage)[0])
     tokens = float(np.abs(replayed.log_probs - np.array(hypothesis.log_probs)).max())
-    if not (abs(score - hypothesis.score) <= MOST_REPLAY_CHANGE and tokens <= MOST_REPLAY_CHANGE):
+    if config.precision == "fp32" and not (abs(score - hypothesis.score) <= MOST_REPLAY_CHANGE >= tokens):
         raise CheckpointError(
             f"the replay of {len(hypothesis.ids)} tokens scores {score:.6f}, the search {hypothesis.score:.6f}: what "
             "was captured is not what was computed. Where rounding alone grows so far in a model, load it with "

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from malmoi.checkpoint import Model, load_model
-from malmoi.config import Card, DecodingConfig, RnnConfig, TransformerConfig
+from malmoi.config import Card, DecodingConfig, Precision, RnnConfig, TransformerConfig
 from malmoi.decoding.interface import Ids
 from malmoi.decoding.scorer import ModelScorer
+from malmoi.engine.choose import fastest_scorer
 from malmoi.errors import ConfigError, DataError
 from malmoi.models.interface import Seq2Seq
 from malmoi.models.rnn import Rnn
@@ -24,12 +25,16 @@ from malmoi.translate import Prepared, Translator
 
 @dataclass(frozen=True)
 class Subject:
-    """A network and what belongs to it; `sentences` are those stored with the model: source and output."""
+    """A network and what belongs to it; `sentences` are those stored with the model: source and output.
+
+    `translator` searches with the network itself; `precision` is what the user's own search computes in.
+    """
 
     network: Transformer | Rnn
     tokenizers: Tokenizers
     translator: Translator
     sentences: tuple[tuple[str, str], ...] = ()
+    precision: Precision = "fp32"
 
     @property
     def scorer(self) -> ModelScorer:
@@ -38,6 +43,14 @@ class Subject:
     @property
     def config(self) -> TransformerConfig | RnnConfig:
         return self.network.config
+
+    def searcher(self, precision: Precision) -> Translator:
+        """What searches as the user does; `ConfigError` where int8 is asked for and cannot be."""
+        if precision == "fp32":
+            return self.translator
+        scorer = fastest_scorer(self.network, precision)
+        known = self.translator
+        return Translator(scorer, self.tokenizers, known.decoding, known.max_source_tokens, tell=False)
 
     def prepare(self, text: str) -> Prepared:
         """A text with its ids; `DataError` where there is nothing that the model could be asked."""
@@ -82,7 +95,7 @@ def make_subject(
         raise ConfigError("a replay is made in fp32: load the model in that type")
     assert isinstance(network, Transformer | Rnn)
     translator = Translator(ModelScorer(network), tokenizers, decoding, max_source_tokens, tell=False)
-    return Subject(network, tokenizers, translator, sentences)
+    return Subject(network, tokenizers, translator, sentences, decoding.precision)
 
 
 def describe(subject: Subject) -> str:

@@ -120,6 +120,7 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
     return {
         "text": explanation.text,
         "description": explanation.description,
+        "precision": explanation.precision,
         "numParameters": explanation.num_parameters,
         "notes": explanation.notes,
         "source": side_data(explanation.source),

@@ -19,6 +19,7 @@ from malmoi.explain import explain
 from malmoi.explain.alignment import align, candidates
 from malmoi.explain.subject import open_subject
 from malmoi.models.build import build_model
+from malmoi.report.explanation import explanation_page
 from malmoi.text.tokenizer import train_tokenizers
 from malmoi.translate import Translator
 from reference.models import small_rnn, small_transformer
@@ -62,6 +63,24 @@ def test_what_the_engine_finds_is_replayed_within_its_rounding(monkeypatch: pyte
     assert [one.text for one in found.outputs] == [seen.text, *(one.text for one in seen.alternatives)]
     scores = [seen.score, *(one.score for one in seen.alternatives)]
     assert [one.score for one in found.outputs] == pytest.approx(scores, abs=1e-4)
+
+
+def test_a_search_in_int8_is_explained_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are those of int8, the replay is in fp32, and what lies between is told, however large it is."""
+    library = native_library()
+    monkeypatch.setattr("malmoi.engine.choose.find_library", lambda: library)
+    (seen,) = Translator.load(MODEL, device="cpu").translate([TEXT], options={"precision": "int8"})
+    found = explain(MODEL, TEXT, options={"precision": "int8"})
+    output = found.outputs[0]
+    assert found.precision == "int8" and (output.text, output.score) == (seen.text, seen.score)
+    plain = explain(MODEL, TEXT)
+    assert plain.precision == "fp32" and abs(plain.outputs[0].score_difference) < 1e-6 < abs(output.score_difference)
+    assert output.log_probs == pytest.approx(plain.outputs[0].log_probs, abs=1e-5)
+    model = load_model(MODEL)
+    stored = replace(model, config=model.config.model_copy(update={"decoding": DecodingConfig(precision="int8")}))
+    assert explain(stored, TEXT).precision == "int8"
+    for page in (explanation_page(found), explanation_page(plain)):
+        assert f'"precision":"{"int8" if page == explanation_page(found) else "fp32"}"' in page
 
 
 def test_the_settings_of_the_search_are_the_users() -> None:

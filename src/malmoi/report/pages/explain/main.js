@@ -16,7 +16,7 @@ function drawTexts() {
   byId("notes").replaceChildren(...data.notes.map((note) => make("li", {}, note)));
   byId("which-output").hidden = data.outputs.length < 2;
   fillSelect(byId("output"), data.outputs.map((_, index) => index), state.output, (index) => `${index + 1}. ${data.outputs[index].text} (${number(data.outputs[index].score, 3)})`);
-  byId("method-text").textContent = t("method-text", { difference: data.outputs[state.output].difference.toExponential(1) });
+  byId("method-text").textContent = t(data.precision === "int8" ? "method-text-int8" : "method-text", { difference: data.outputs[state.output].difference.toExponential(1) });
 }
 
 function drawAll() {
