@@ -7,7 +7,7 @@ outputs that end are put aside for good, and the scorer's state, rules and recor
 Letters: B sentences, K rows of a sentence, R = B x K rows, A rows that hold a hypothesis, V vocabulary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from malmoi.decoding.interface import (
     DecoderState,
     Flags,
     Hypothesis,
+    Ids,
     Integers,
     Numbers,
     Request,
@@ -96,6 +97,26 @@ class SearchBatch:
             record=AttentionRecord.start(lengths_B.repeat(self.width), self.keep_attention) if self.looks else None,
         )
         self.running = running if self.running is None else self.running.append(running)
+
+    def remove(self, numbers: Collection[int]) -> None:
+        """Sentences that nobody waits for any more leave without an answer; the others go on as if alone."""
+        if self.running is None:
+            return
+        sentences = self.running.live.sentences
+        kept = [place for place, sentence in enumerate(sentences) if sentence.number not in numbers]
+        if len(kept) < len(sentences):
+            self.running = self.running.keep(np.array(kept, dtype=np.int64)) if kept else None
+
+    def best_rows(self) -> dict[int, Ids]:
+        """What the likeliest row of each sentence in flight has said so far, by the sentences' numbers."""
+        if self.running is None:
+            return {}
+        live = self.running.live
+        best_B: list[int] = live.totals_BK.argmax(axis=1).tolist()
+        return {
+            sentence.number: live.ids_and_log_probs(place, best_B[place])[0]
+            for place, sentence in enumerate(live.sentences)
+        }
 
     def make_sentence(self, number: int, request: Request) -> Sentence:
         """A request with all that it brings along."""

@@ -170,6 +170,27 @@ class Live:
             choice.fills_all,
         )
 
+    def keep(self, kept: Integers, rows: Integers) -> Self:
+        """The sentences with the numbers `kept`, whose rows are `rows`, as they stand."""
+        num_tokens_B, most_B = self.num_tokens_B[kept], self.most_B[kept]
+        most_said = int(num_tokens_B.max())
+        said = self.said[-most_said:] if most_said else ()
+        if said:
+            # New sentences have rows behind those of the last step, and have said nothing yet that could be read.
+            known = np.minimum(rows, len(said[-1].rows_R) - 1)
+            last = said[-1]
+            said = (*said[:-1], Said(last.rows_R[known], last.ids_R[known], last.log_probs_R[known]))
+        return replace(
+            self,
+            sentences=tuple(self.sentences[number] for number in kept.tolist()),
+            num_tokens_B=num_tokens_B,
+            most_B=most_B,
+            totals_BK=self.totals_BK[kept],
+            said=said,
+            most_said=most_said,
+            steps_left=int((most_B - num_tokens_B).min()),
+        )
+
     def append(self, other: Self) -> Self:
         """These sentences, then new ones, of which none has said anything yet."""
         assert not other.most_said, "sentences come in before their first step"

@@ -57,6 +57,24 @@ class Running:
             record=record,
         )
 
+    def keep(self, kept: Integers) -> Self:
+        """The sentences with the numbers `kept`, as they stand."""
+        width = self.live.totals_BK.shape[1]
+        rows = (kept[:, None] * width + np.arange(width)).reshape(-1)
+        live = self.live.keep(kept, rows)
+        alive, alive_before = live.maybe_alive, self.live.maybe_alive
+        state_rows = rows if alive is None else rows[alive]
+        if alive_before is not None:
+            state_rows = alive_before.searchsorted(state_rows)
+        return type(self)(
+            live=live,
+            state=self.state.select(state_rows),
+            token_A=self.token_A[state_rows],
+            rules=[rule.select(rows) for rule in self.rules],
+            constraints=self.constraints.select(rows),
+            record=self.record.select(rows) if self.record else None,
+        )
+
     def advance(
         self, choice: Choice, maybe_kept: Integers | None, state: DecoderState, record: AttentionRecord | None
     ) -> Self:
