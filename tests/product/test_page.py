@@ -306,11 +306,13 @@ def test_faults_are_told_and_tried_again(page: Browser, service: Service) -> Non
 
 
 def test_a_text_that_is_too_long_is_not_sent(page: Browser, service: Service) -> None:
-    write(page, "두" * (LIMIT + 1))
+    write(page, "두")
+    write(page, "두" * LIMIT)
     page.wait("document.querySelector('#source-count').textContent.includes('1 too many')")
     rest(page, 600)
     assert service.bodies("/api/stream") == []
     assert page.run("document.querySelector('#source').getAttribute('aria-invalid')") == "true"
+    assert page.run("document.querySelector('#output').getAttribute('aria-busy')") is None
 
 
 def test_a_key_is_asked_for(page: Browser, service: Service) -> None:

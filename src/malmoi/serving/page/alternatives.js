@@ -5,8 +5,8 @@ import { html } from "./html.js";
 import { useLanguage } from "./language.js";
 import { differences } from "./words.js";
 
-/** @param {{state: import("./translating.js").State, onForce: (sentence: number, prefix: string) => void}} props */
-export function Alternatives({ state, onForce }) {
+/** @param {{state: import("./translating.js").State, language: string | null, onForce: (sentence: number, prefix: string) => void}} props */
+export function Alternatives({ state, language, onForce }) {
   const { t } = useLanguage();
   const sentences = state.answer?.sentences ?? [];
   const some = sentences.flatMap((one, index) => (one.alternatives.length ? [{ one, index }] : []));
@@ -16,12 +16,12 @@ export function Alternatives({ state, onForce }) {
     <h2 id="alternatives-title">${t("alternatives")}</h2>
     ${
       sentences.length === 1
-        ? html`<${List} ...${some[0]} isCurrent=${isCurrent} onForce=${onForce} />`
+        ? html`<${List} ...${some[0]} language=${language} isCurrent=${isCurrent} onForce=${onForce} />`
         : html`<div class="many">
             ${some.map(
               ({ one, index }) => html`<details key=${index}>
-                <summary><bdi>${one.target}</bdi></summary>
-                <${List} one=${one} index=${index} isCurrent=${isCurrent} onForce=${onForce} />
+                <summary><bdi lang=${language ?? undefined}>${one.target}</bdi></summary>
+                <${List} one=${one} index=${index} language=${language} isCurrent=${isCurrent} onForce=${onForce} />
               </details>`,
             )}
           </div>`
@@ -30,13 +30,13 @@ export function Alternatives({ state, onForce }) {
   </section>`;
 }
 
-function List({ one, index, isCurrent, onForce }) {
+function List({ one, index, language, isCurrent, onForce }) {
   const { t, number } = useLanguage();
   return html`<ol>
     ${one.alternatives.map(
       (other) => html`<li>
         <button type="button" dir="auto" disabled=${!isCurrent} onClick=${() => onForce(index, other.text)}>
-          <span>${differences(other.text, one.target).map((piece) => (piece.marked ? html`<mark>${piece.text}</mark>` : piece.text))}</span>
+          <span lang=${language ?? undefined}>${differences(other.text, one.target).map((piece) => (piece.marked ? html`<mark>${piece.text}</mark>` : piece.text))}</span>
           ${
             other.score !== null &&
             html`<span class="score" title=${t("score")}><span class="unseen">${t("score")} </span>${number(other.score, 2)}</span>`

@@ -35,7 +35,8 @@ export function Chart({ metric, axis, lines, isDark }) {
       setAt(null);
     };
   }, [shape]);
-  useEffect(() => plot.current?.setData(data), [JSON.stringify(data.map((one) => [one.length, one.at(-1)]))]);
+  // Whoever looks closer goes on looking there while rows come in.
+  useEffect(() => plot.current?.setData(data, !isZoomed(plot.current)), [JSON.stringify(data.map((one) => [one.length, one.at(-1)]))]);
 
   const place = at === null ? null : data[0][at];
   return html`<figure class="chart">
@@ -76,6 +77,11 @@ export function Swatch({ place, isDark }) {
   return html`<svg class="swatch-line" viewBox="0 0 28 8" aria-hidden="true"
     ><path d="M0 4H28" stroke=${COLORS[isDark ? "dark" : "light"][place]} stroke-width="2.5" stroke-dasharray=${DASHES[place].join(" ")}
   /></svg>`;
+}
+
+/** @param {any} plot @returns {boolean} whether less is shown than there is */
+function isZoomed({ data: [places], scales: { x } }) {
+  return places.length > 1 && (x.min > places[0] || x.max < places[places.length - 1]);
 }
 
 /** @param {Line[]} lines @returns {any[]} places of all, and the values of each with gaps where it has none */

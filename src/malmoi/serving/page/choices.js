@@ -10,12 +10,12 @@ const MARGIN = 8;
 
 /**
  * @param {{
- *   sentence: import("./answer.js").Sentence, word: number, anchor: () => HTMLElement | null,
+ *   sentence: import("./answer.js").Sentence, word: number, language: string | null, anchor: () => HTMLElement | null,
  *   find: (signal: AbortSignal) => Promise<import("./service.js").Choice[]>,
  *   onChoose: (prefix: string) => void, onClose: () => void,
  * }} props
  */
-export function Choices({ sentence, word, anchor, find, onChoose, onClose }) {
+export function Choices({ sentence, word, language, anchor, find, onChoose, onClose }) {
   const { t } = useLanguage();
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const [choices, setChoices] = useState(/** @type {import("./service.js").Choice[] | null} */ (null));
@@ -35,7 +35,8 @@ export function Choices({ sentence, word, anchor, find, onChoose, onClose }) {
     return () => control.abort();
   }, []);
   useLayoutEffect(() => placeBelow(box.current, anchor()));
-  useEffect(() => box.current?.querySelector("ul")?.focus(), []);
+  useEffect(() => box.current?.querySelector("ul")?.focus({ preventScroll: true }), []);
+  useEffect(() => box.current?.scrollIntoView({ block: "nearest" }), [choices, fault]);
   useClosing(box, onClose);
 
   /** @param {any} event */
@@ -59,7 +60,7 @@ export function Choices({ sentence, word, anchor, find, onChoose, onClose }) {
     >
       ${(choices ?? []).map(
         (one, index) => html`<${Option}
-          one=${one} index=${index} isActive=${index === active} isSaid=${one.text === said}
+          one=${one} index=${index} language=${language} isActive=${index === active} isSaid=${one.text === said}
           onPoint=${() => setActive(index)} onChoose=${onChoose}
         />`,
       )}
@@ -70,13 +71,13 @@ export function Choices({ sentence, word, anchor, find, onChoose, onClose }) {
   </div>`;
 }
 
-function Option({ one, index, isActive, isSaid, onPoint, onChoose }) {
+function Option({ one, index, language, isActive, isSaid, onPoint, onChoose }) {
   return html`<li
     id=${`choice-${index}`} role="option" class=${isActive ? "active" : ""} aria-selected=${isSaid ? "true" : "false"}
     onMouseMove=${onPoint} onClick=${() => onChoose(one.prefix)}
   >
     <span class="tick" aria-hidden="true">${isSaid ? "✓" : ""}</span>
-    <bdi class="text">${one.text}</bdi>
+    <bdi class="text" lang=${language ?? undefined}>${one.text}</bdi>
     <span class="meter" aria-hidden="true"><span style=${{ width: `${Math.max(1, 100 * one.probability)}%` }}></span></span>
     <span class="share">${percent(one.probability)}</span>
   </li>`;

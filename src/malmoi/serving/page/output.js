@@ -67,7 +67,7 @@ export function OutputText(props) {
       isWhole &&
       html`<${Choices}
         key=${`${open.sentence}.${open.word}`} sentence=${state.answer?.sentences[open.sentence]} word=${open.word}
-        anchor=${() => wordElement(root.current, open)} find=${(signal) => props.findChoices(open, signal)}
+        language=${language} anchor=${() => wordElement(root.current, open)} find=${(signal) => props.findChoices(open, signal)}
         onClose=${onClose}
         onChoose=${(prefix) => {
           goBack.current = true;
@@ -170,7 +170,7 @@ function OutputWord({ text, probability, place, isChosen, isOn, isOpen, isStop, 
     class=${classes} role="button" tabindex=${isStop ? 0 : -1} data-place=${`${place.sentence}.${place.word}`}
     data-share=${share} aria-haspopup="listbox" aria-expanded=${isOpen ? "true" : "false"}
     aria-label=${t(isChosen ? "word-chosen" : "word-label", { word: text, share })}
-    onClick=${onClick} onMouseEnter=${point} onBlur=${() => onPoint(null)}
+    onClick=${onClick} onMouseEnter=${point} onBlur=${() => isOpen || onPoint(null)}
     onFocus=${() => {
       setCurrent(place);
       point();

@@ -57,7 +57,7 @@ function sectionOf(name) {
 function SettingRow({ row, isMarked }) {
   const { t } = useLanguage();
   return html`<tr class=${isMarked ? "differs" : ""}>
-    <th scope="row">${isMarked && html`<span class="sign" title=${t("differs")}>≠<span class="unseen"> ${t("differs")}</span></span>${" "}`}<code>${row.name}</code></th>
+    <th scope="row">${isMarked && html`<span class="sign" title=${t("differs")}>≠<span class="unseen"> ${t("differs")}</span></span>${" "}`}<code>${row.name.split(/(?<=[._])/).map((part) => html`${part}<wbr />`)}</code></th>
     ${row.values.map((value) => {
       const text = value ?? "–";
       return html`<td><code>${isMarked && value !== row.values[0] ? html`<mark>${text}</mark>` : text}</code></td>`;

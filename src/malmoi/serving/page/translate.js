@@ -62,7 +62,7 @@ export function TranslateView({ service, offer, isShown }) {
         text=${text} language=${model.source} limit=${offer.limits.characters} length=${length} answer=${state.answer}
         marked=${marks.sources} markedSentence=${marks.sentence} examples=${model.examples ?? []}
         onText=${(anew, isWhole) => change(anew, model, isWhole ? pauseFor(text, anew) : null)}
-        onComposing=${translation.stop} onPoint=${marks.pointAtSource} onClear=${onClear}
+        onComposing=${translation.drop} onPoint=${marks.pointAtSource} onClear=${onClear}
       />
       <${ResultPane}
         service=${service} model=${model} state=${state} translation=${translation} marks=${marks} isOver=${isOver}
@@ -70,7 +70,7 @@ export function TranslateView({ service, offer, isShown }) {
       />
     </div>
     <div class="below">
-      <${Alternatives} state=${state} onForce=${translation.force} />
+      <${Alternatives} state=${state} language=${model.target} onForce=${translation.force} />
       <${HistoryPanel} history=${history} setHistory=${setHistory} models=${offer.models} onRecall=${onRecall} />
     </div>
     ${
@@ -138,7 +138,7 @@ function useDesk(service, offer) {
     setModel(which);
     keep("model", which.name);
     if (pause === null) return;
-    if ([...anew].length > offer.limits.characters) return translation.stop();
+    if ([...anew].length > offer.limits.characters) return translation.drop();
     const alternatives = Math.max(1, Math.min(NUM_ALTERNATIVES, offer.limits.alternatives ?? NUM_ALTERNATIVES));
     translation.ask({ model: which.name, text: anew, alternatives }, pause);
   }

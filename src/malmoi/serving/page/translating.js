@@ -59,6 +59,12 @@ export class Translation {
     this.running = new AbortController();
   };
 
+  /** The same, and what was there before is shown again. */
+  drop = () => {
+    this.stop();
+    this.set({ phase: this.state.answer ? "done" : "idle", soFar: null, fault: null, retryAt: null });
+  };
+
   /** @param {number} delay @param {(signal: AbortSignal) => Promise<void>} work @param {number} [tries] */
   start(delay, work, tries = 1) {
     this.stop();
