@@ -108,6 +108,8 @@ class Service(ThreadingHTTPServer):
         self.models = MODELS
         self.choices: list[tuple[str, str]] = []
         """Words that could stand at a place, with prefixes; else what the stand-in makes up."""
+        self.notes: list[str] = []
+        self.finished = True
         self.explanation = "<!doctype html><title>an explanation</title>"
         self.files = page_files()
         self.runs = {"first": (run_rows(1.0, 1000), "finished", 128), "second": (run_rows(1.2, 600), "running", 256)}
@@ -176,7 +178,9 @@ class Handler(BaseHTTPRequestHandler):
         elif self.server.key_required and self.headers["Authorization"] != f"Bearer {KEY}":
             self.send_json({"error": {"code": "key", "message": "no such key"}}, 401)
         elif self.path == "/api/stream":
-            self.stream(answer(body))
+            whole = answer(body)
+            sentences = [{**one, "finished": self.server.finished} for one in whole["sentences"]]
+            self.stream({**whole, "sentences": sentences, "notes": self.server.notes})
         elif self.path == "/api/next":
             self.send_json({"words": self.choices(body)})
         elif self.path == "/api/explain":

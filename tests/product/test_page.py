@@ -330,6 +330,14 @@ def test_a_key_is_asked_for(page: Browser, service: Service) -> None:
     translate(page)
 
 
+def test_what_the_service_says_of_an_answer_is_shown(page: Browser, service: Service) -> None:
+    service.notes, service.finished = ["a <b>note</b>"], False
+    translate(page)
+    notes = "[...document.querySelectorAll('.notes li')].map((one) => one.textContent)"
+    assert page.run(notes)[0] == "a <b>note</b>"
+    assert page.run(notes)[1].startswith("The model came to no end")
+
+
 def test_markup_is_text(page: Browser, service: Service) -> None:
     translate(page, MARKUP)
     assert page.run(OUTPUT) == MARKUP.upper()
@@ -353,6 +361,12 @@ def test_an_explanation_runs_in_its_frame_and_nowhere_else(page: Browser, servic
     page.choose("#language", "ko")
     page.until(lambda: len(service.bodies("/api/explain")) == 2, "asked for anew")
     assert service.bodies("/api/explain")[-1]["language"] == "ko"
+    assert "by itself" not in page.run("document.querySelector('.explain').innerText")
+    page.choose("#language", "en")
+    page.click('[data-place="0.0"]')
+    page.wait("document.querySelectorAll('[role=option]').length === 3")
+    page.click("#choice-1")
+    page.wait("document.querySelector('.explain').innerText.includes('finds by itself')")
     page.click(".explain .plain")
     page.wait("document.querySelector('iframe') === null")
 

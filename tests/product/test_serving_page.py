@@ -87,6 +87,17 @@ def test_several_sentences_keep_their_places(page: Browser, translator: Translat
     page.wait("Number(document.querySelector('.mirror .on')?.dataset.start) > 21")
 
 
+def test_places_are_those_of_the_text_whatever_its_characters(page: Browser) -> None:
+    text = "🤗 two small dogs sleep. 👩‍👩‍👧 one small cat sleeps."
+    write(page, text)
+    page.wait(WHOLE)
+    words = page.run("[...document.querySelectorAll('.mirror i')].map((one) => one.textContent)")
+    assert [word for word in words if word.isascii()] == [word for word in text.split() if word.isascii()]
+    assert page.run("document.querySelector('.mirror').textContent") == text + "\u200b"
+    page.hover('[data-place="1.0"]')
+    page.wait("Number(document.querySelector('.mirror .on')?.dataset.start) > 24")
+
+
 def test_another_word_is_chosen_by_keys_and_the_rest_follows(page: Browser, translator: Translator) -> None:
     write(page, SOURCE)
     page.wait(WHOLE)

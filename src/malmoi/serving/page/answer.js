@@ -19,6 +19,7 @@
  * @property {{text: string, start: number, end: number}[]} sourceWords
  * @property {[number, number][]} alignment source word, output word
  * @property {{text: string, score: number | null}[]} alternatives
+ * @property {boolean} finished whether the model came to an end
  * @property {number} forced how many characters of the output were asked for
  *
  * @typedef {object} Answer
@@ -69,6 +70,7 @@ function readSentence(one, gap, start) {
     sourceWords: one.source_words ?? [],
     alignment: one.alignment ?? [],
     alternatives: (one.alternatives ?? []).filter((/** @type {any} */ other) => other.text !== one.target),
+    finished: one.finished ?? true,
     forced: 0,
   };
 }

@@ -19,7 +19,8 @@ export function Explain({ service, model, state, sentence, onClose }) {
   const [fault, setFault] = useState(/** @type {Fault | null} */ (null));
   const [tries, setTries] = useState(0);
   const sentences = state.answer?.sentences ?? [];
-  const text = state.phase === "done" ? (sentences[Math.min(chosen, sentences.length - 1)]?.source ?? "") : "";
+  const one = sentences[Math.min(chosen, sentences.length - 1)];
+  const text = state.phase === "done" && one ? one.source : "";
 
   useEffect(() => {
     if (!text) return undefined;
@@ -49,9 +50,10 @@ export function Explain({ service, model, state, sentence, onClose }) {
       sentences.length > 1 &&
       html`<label><span class="soft">${t("sentence")}</span>${" "}
         <select id="explain-sentence" value=${chosen} onChange=${(event) => setChosen(Number(event.currentTarget.value))}>
-          ${sentences.map((one, index) => html`<option value=${index} selected=${index === chosen}>${index + 1}. ${one.source}</option>`)}
+          ${sentences.map((each, index) => html`<option value=${index} selected=${index === chosen}>${index + 1}. ${each.source}</option>`)}
         </select></label>`
     }
+    ${text && one.forced > 0 && html`<p class="soft">${t("explain-forced")}</p>`}
     ${fault && html`<${FaultNote} fault=${fault} onRetry=${() => setTries(tries + 1)} />`}
     <p class="soft" role="status">${!page && !fault ? t(text ? "explain-coming" : "explain-waiting") : ""}</p>
     ${page && html`<iframe title=${t("explain-title")} sandbox="allow-scripts" srcdoc=${page}></iframe>`}

@@ -150,6 +150,8 @@ function Words(props) {
 
 /** @param {import("./answer.js").Sentence} sentence @param {number} word @returns {boolean} whether it was the user's choice */
 function isLastForced(sentence, word) {
+  // A sentence that was chosen as a whole has no chosen word.
+  if (sentence.forced === sentence.target.length) return false;
   const { start } = sentence.words[word];
   const after = sentence.words[word + 1];
   return start < sentence.forced && (!after || after.start >= sentence.forced);

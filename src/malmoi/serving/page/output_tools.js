@@ -17,7 +17,7 @@ export function OutputTools({ state, shaded, isExplaining, mayExplain, onShaded,
   const { t } = useLanguage();
   const answer = state.phase === "done" ? state.answer : null;
   return html`
-    ${answer && answer.notes.length > 0 && html`<ul class="notes">${answer.notes.map((note) => html`<li>${note}</li>`)}</ul>`}
+    ${answer && html`<${Notes} answer=${answer} />`}
     <div class="sureness">
       <label><input
         type="checkbox" id="shaded" checked=${shaded} onChange=${(event) => onShaded(event.currentTarget.checked)}
@@ -42,6 +42,14 @@ export function OutputTools({ state, shaded, isExplaining, mayExplain, onShaded,
       </span>
     </div>
   `;
+}
+
+/** What the service says of an answer, and what can be seen in it. */
+function Notes({ answer }) {
+  const { t } = useLanguage();
+  const isCut = answer.sentences.some((/** @type {import("./answer.js").Sentence} */ one) => !one.finished);
+  const notes = [...answer.notes, ...(isCut ? [t("unfinished")] : [])];
+  return notes.length > 0 && html`<ul class="notes">${notes.map((note) => html`<li>${note}</li>`)}</ul>`;
 }
 
 function Legend() {

@@ -36,6 +36,7 @@ export const texts = {
   "word-chosen": ["{word}, {share}, your choice", "{word}, {share}, 직접 고름"],
   "shade": ["Show how sure the model is", "모델의 확신 표시"],
   "legend-click": ["Choose a word to exchange it.", "낱말을 누르면 바꿀 수 있습니다."],
+  "unfinished": ["The model came to no end within its limit: the translation may be cut.", "제한 길이 안에 끝나지 않아 번역이 잘렸을 수 있습니다."],
   "undo": ["Undo", "되돌리기"],
   "explain": ["Explain", "설명"],
   "copy": ["Copy", "복사"],
@@ -51,6 +52,7 @@ export const texts = {
   "explain-title": ["How the model came to it", "모델이 이렇게 번역한 과정"],
   "explain-coming": ["The model goes through the sentence once more…", "모델이 문장을 다시 읽는 중…"],
   "explain-waiting": ["Waiting for a translation…", "번역을 기다리는 중…"],
+  "explain-forced": ["This is the translation that the model finds by itself, without the words that you chose.", "직접 고른 낱말 없이, 모델이 스스로 찾은 번역에 대한 설명입니다."],
   "sentence": ["Sentence", "문장"],
   "close": ["Close", "닫기"],
 
