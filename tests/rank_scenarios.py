@@ -34,7 +34,7 @@ from malmoi.training.shards import whole
 from malmoi.training.signals import StopSignals
 from malmoi.training.trainer import Trainer
 from malmoi.training.validation import Divide, Validation, validate
-from tests.training_toys import VOCABULARY, Pair, ToyRun, ToyStream, toy_batch, toy_network, toy_pairs
+from tests.training_toys import VOCABULARY, Pair, ToyRun, ToyStream, limit_memory, toy_batch, toy_network, toy_pairs
 
 Found = dict[str, Any]
 CRASHED = 70
@@ -135,6 +135,52 @@ def training(folder: Path, ranks: Ranks) -> Found:
         rnn.build = tiny_rnn
         found[f"{kind} rnn"] = rnn.go(max_steps=2)
     return found
+
+
+def splitting(folder: Path, ranks: Ranks) -> Found:
+    """The last of several ranks has too little memory: in its forward half, in its backward half, for a while alone."""
+    found: Found = {}
+    is_last = ranks.count > 1 and ranks.rank == ranks.count - 1
+    for name, backward in (("forward", False), ("backward", True)):
+        gradients: list[dict[str, list[float]]] = []
+        for is_limited in (False, True):
+            trainer = RankRun(folder / f"{name}-gradients", ranks).trainer()
+            trainer.updater.may_run_out = True
+            if is_last and is_limited:
+                limit_memory(trainer.network, 13, backward=backward)
+            trainer.model.train()
+            batch = part_of(toy_pairs([5, 4, 3, 6, 2, 6, 1, 5], seed=1), ranks)
+            result = trainer.updater.update(batch, 0.01, (1, 1))
+            mine = {name: p.grad.flatten().tolist() for name, p in trainer.parameters.items() if p.grad is not None}
+            gradients.append({"loss": [result.loss], **mine})
+        found[f"{name} gradients"] = gradients
+        found[f"{name} sizes"] = ranks.gather(trainer.updater.micro_batch_tokens)
+        run = RankRun(folder / name, ranks)
+        found[name] = limited(run, 7 if is_last else None, backward).go()
+    for name, stops in (("long", ()), ("stopped", (3, 4))):
+        run = limited(RankRun(folder / name, ranks), 7 if is_last else None, False)
+        run.build = lambda: toy_network(dropout=0.3)
+        for stop in stops:
+            run.go(max_steps=stop)
+        found[name] = run.go(max_steps=5)
+    return found
+
+
+def limited(run: RankRun, maybe_limit: int | None, backward: bool) -> RankRun:
+    """A run whose device can run out of memory, and does above a limit."""
+    original = run.trainer
+
+    def trainer(**overrides: Any) -> Trainer:
+        one = original(**overrides)
+        one.updater.may_run_out = True
+        if maybe_limit is not None:
+            limit_memory(one.network, maybe_limit, backward=backward)
+        return one
+
+    run.trainer = trainer  # type: ignore[method-assign]
+    # Whoever measures has memory enough.
+    run.held_out = run.held_out[:0] or [toy_batch(toy_pairs([1]))]
+    return run
 
 
 def reading(folder: Path, ranks: Ranks) -> Found:
@@ -349,7 +395,7 @@ class Broken(list[Batch]):
         return super().__getitem__(place)
 
 
-SCENARIOS = (training, reading, resuming, validating, stopping, poisoned)
+SCENARIOS = (training, splitting, reading, resuming, validating, stopping, poisoned)
 FEWER = (training, reading, validating, hand_on)
 """Of more than two ranks, which take turns on the cores of a small machine."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -39,6 +40,26 @@ def toy_batch(pairs: Sequence[Pair], first_line: int = 1) -> Batch:
     return batch_of_rows(
         [source for source, _ in pairs], [target for _, target in pairs], lines, VOCABULARY, VOCABULARY
     )
+
+
+def limit_memory(network: Seq2Seq, limit: int, *, backward: bool = False) -> None:
+    """Let a pass run out of memory, as CUDA would say it, where its pairs times their longest side are above the limit.
+
+    In its forward half, or in the midst of its backward half.
+    """
+
+    def raise_error(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    def look(_module: Any, inputs: Any, output: Tensor) -> None:
+        source_BS, _, target_BT = inputs[:3]
+        if source_BS.shape[0] * max(source_BS.shape[1], target_BT.shape[1]) > limit:
+            if backward and output.requires_grad:
+                output.register_hook(raise_error)
+            else:
+                raise_error()
+
+    network.register_forward_hook(look)
 
 
 class ToyStream:

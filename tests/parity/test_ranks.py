@@ -56,6 +56,25 @@ def test_ranks_train_as_one_process(folder: Path, kind: str, num_ranks: int, nam
     assert_same(ours[f"{kind} {name}"], alone[f"{kind} {name}"])
 
 
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_all_ranks_split_where_one_has_too_little_memory(folder: Path, name: str) -> None:
+    """And give the gradients of the update that was not split."""
+    ours, alone = found(folder, 2)["splitting"], found(folder, 1)["splitting"]
+    whole, split = ours[f"{name} gradients"]
+    assert set(split) == set(whole) and len(whole) > 10
+    for parameter, values in whole.items():
+        assert split[parameter] == pytest.approx(values, rel=0, abs=1e-12), parameter
+    assert ours[f"{name} sizes"] == [[7.0], [7.0]]
+    assert_same(ours[name], alone[name])
+
+
+def test_a_split_leaves_no_trace_of_a_stop(folder: Path) -> None:
+    """With dropout, down to the last bit, whichever pass had room for the gradients of others."""
+    ours = found(folder, 2)["splitting"]
+    assert ours["stopped"]["weights"] == ours["long"]["weights"]
+    assert ours["stopped"]["losses"] == ours["long"]["losses"]
+
+
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_ranks_read_stores_as_one_process_and_no_pair_twice(folder: Path, num_ranks: int) -> None:
     """In windows, with weights that change, stopped twice: each rank reads its own rows alone."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training_toys import VOCABULARY, ToyRun
+from tests.training_toys import VOCABULARY, ToyRun, ToyStream, limit_memory, toy_batch, toy_pairs
 
 from malmoi.data.batch import Batch, collate
 from malmoi.data.batching import BatchPlan, Place
@@ -92,6 +92,43 @@ def test_a_real_store_resumes_to_the_same_lines(tmp_path: Path, prefetch: int) -
     changed.trainer(max_steps=31).run()
     first = BatchPlan([store], 30, seed=1).epoch(epoch[0].run.epoch)[0]
     assert parts.seen[before] == [int(index) + 1 for index in first]
+
+
+def test_a_split_for_memory_is_kept_by_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Stopped before and after it, with dropout; another size that the user gives counts."""
+
+    def limited(run: ToyRun, **overrides: Any) -> Any:
+        trainer = run.trainer(**overrides)
+        limit_memory(run.network, 13)
+        return trainer
+
+    def uneven(folder: Path) -> ToyRun:
+        run = ToyRun(folder)
+        # Nothing is too large up to the fifth update.
+        small, large = (toy_batch(toy_pairs([3] * count, seed=count), count) for count in (3, 4))
+        run.batches = [small] * 4 + [large] * 2 + [small] * 3
+        run.open_stream = lambda state: InOrder(run.batches, state, run.seen)  # type: ignore[method-assign]
+        return run
+
+    long, parts = uneven(tmp_path / "long"), uneven(tmp_path / "parts")
+    limited(long, max_steps=12).run()
+    for limit in (3, 5, 7, 12):
+        trainer = limited(parts, max_steps=limit)
+        trainer.run()
+        assert trainer.run_state.micro_batch_tokens == (0 if limit < 5 else 8)
+    assert all(torch.equal(parts.weights()[name], tensor) for name, tensor in long.weights().items())
+    changed = limited(parts, max_steps=13, micro_batch_tokens=6)
+    changed.run()
+    assert changed.run_state.micro_batch_tokens == 6
+
+
+class InOrder(ToyStream):
+    """Batches in their order."""
+
+    def __next__(self) -> Any:
+        place = self.epoch * len(self.batches) + self.position
+        self.epoch, self.position = divmod(place + 1, len(self.batches))
+        return *divmod(place, len(self.batches)), self.batches[place % len(self.batches)]
 
 
 class LoggedStream(BatchStream):

@@ -90,8 +90,7 @@ def try_sizes(model: ModelWithLoss, batch_tokens: int, longest: int, device: tor
             try_pass(model, probe_batch(model, max(1, tokens // longest), longest).to(device))
             return tokens
         except RuntimeError as error:
-            # torch.OutOfMemoryError is one; MPS raises a plain one.
-            if "out of memory" not in str(error):
+            if not is_out_of_memory(error):
                 raise
             failure = str(error).splitlines()[0]
         model.zero_grad(set_to_none=True)
@@ -100,6 +99,11 @@ def try_sizes(model: ModelWithLoss, batch_tokens: int, longest: int, device: tor
         if tokens <= longest:
             raise ConfigError(f"training.fit_memory: not even a pair of {longest} tokens fits ({failure})")
         tokens = max(longest, tokens // 2)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an accelerator had no room left; torch has a type for it, MPS raises a plain error."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
 
 
 def try_pass(model: ModelWithLoss, batch: Batch) -> None:

@@ -84,6 +84,11 @@ def shard(model: ModelWithLoss, ranks: Ranks, device: torch.device) -> nn.Module
     return model
 
 
+def can_hold_back(module: nn.Module) -> bool:
+    """Whether all passes of an update can be made before any gradient goes to the others."""
+    return isinstance(module, DistributedDataParallel)
+
+
 def gradients_stay(module: nn.Module) -> AbstractContextManager[None]:
     """Inside, gradients pile up in each rank, to go to the others with the next that are made outside.
 

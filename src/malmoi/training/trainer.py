@@ -165,8 +165,9 @@ class Trainer:
         restore(tensors, str(numbers.folder), self.network, self.optimizer, self.average)
         self.close_stream()
         self.run_state = self.record.rewind(numbers.run)
-        if not self.config.fit_memory:
-            self.run_state.micro_batch_tokens = self.config.micro_batch_tokens
+        given = self.config.micro_batch_tokens
+        if not self.config.fit_memory and numbers.training.get("micro_batch_tokens") != given:
+            self.run_state.micro_batch_tokens = given
         self.updater.micro_batch_tokens = self.run_state.micro_batch_tokens
 
     def roll_back(self, failure: TrainingError) -> None:
@@ -235,6 +236,7 @@ class Trainer:
         run.epoch = epoch
         rate = self.rate_of(run.step + 1)
         result = self.updater.update(batch, rate, (self.config.seed, run.step + 1))
+        run.micro_batch_tokens = self.updater.micro_batch_tokens
         if result.maybe_fault is not None:
             run.skipped += 1
             run.skipped_in_row += 1

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training_toys import toy_batch, toy_network, toy_pairs
+from tests.training_toys import limit_memory, toy_batch, toy_network, toy_pairs
 from torch import Tensor
 
 from malmoi.config import TrainingConfig
+from malmoi.errors import ConfigError
 from malmoi.training.loss import ModelWithLoss
 from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.step import Updater
@@ -47,6 +48,67 @@ def test_parts_equal_the_whole(micro_batch_tokens: int) -> None:
     assert found.norm == pytest.approx(wanted.norm, rel=1e-12)
     for name, gradient in gradients(whole).items():
         torch.testing.assert_close(gradients(parts)[name], gradient, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_what_does_not_fit_is_split_and_tried_again(backward: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """At the same effective size, with one line for each split, and once for all."""
+    whole, parts = updater(), updater()
+    limit_memory(parts.model.network, 25, backward=backward)
+    wanted = whole.update(BATCH, 0.01, (1, 1))
+    with caplog.at_level("WARNING", logger="malmoi"):
+        found = parts.update(BATCH, 0.01, (1, 1))
+    # 81 tokens, then 40, then 20.
+    assert [record.getMessage().split(" did")[0] for record in caplog.records] == [
+        "micro-batches of 81 tokens",
+        "micro-batches of 36 tokens",
+    ]
+    assert parts.micro_batch_tokens == 18
+    assert (found.num_tokens, found.maybe_fault) == (wanted.num_tokens, None)
+    assert found.loss == pytest.approx(wanted.loss, rel=1e-12)
+    for name, gradient in gradients(whole).items():
+        torch.testing.assert_close(gradients(parts)[name], gradient, rtol=0, atol=1e-12)
+    caplog.clear()
+    parts.update(BATCH, 0.01, (1, 2))
+    assert not caplog.records
+
+
+def test_what_a_failed_try_has_made_does_not_count() -> None:
+    """Its first part fits, its second does not."""
+    whole, parts = updater(), updater(30)
+    limit_memory(parts.model.network, 26)
+    whole.update(BATCH, 0.01, (1, 1))
+    parts.update(BATCH, 0.01, (1, 1))
+    assert parts.micro_batch_tokens == 13
+    for name, gradient in gradients(whole).items():
+        torch.testing.assert_close(gradients(parts)[name], gradient, rtol=0, atol=1e-12)
+
+
+def test_after_a_split_dropout_is_that_of_smaller_parts() -> None:
+    split, small = updater(dropout=0.3), updater(18, dropout=0.3)
+    limit_memory(split.model.network, 25)
+    for step in (1, 2):
+        results = [one.update(BATCH, 0.01, (1, step)) for one in (split, small)]
+        assert results[0] == results[1]
+    assert all(torch.equal(small.parameters[name], parameter) for name, parameter in split.parameters.items())
+
+
+def test_a_single_pair_that_does_not_fit_is_told() -> None:
+    one = updater()
+    limit_memory(one.model.network, 6)
+    with pytest.raises(ConfigError, match=r"too small for a single pair of 9 tokens.*max_tokens"):
+        one.update(BATCH, 0.01, (1, 1))
+
+
+def test_other_errors_of_a_pass_come_out() -> None:
+    one = updater()
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    one.model.network.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        one.update(BATCH, 0.01, (1, 1))
 
 
 def test_gradient_is_that_of_the_loss_per_token() -> None:
