@@ -11,13 +11,16 @@ import re
 import zlib
 from html import escape
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malmoi.explain.result import Explanation, Output
 from malmoi.explain.words import Side
+
+if TYPE_CHECKING:
+    # What makes an explanation needs torch, a service that serves the page's policy does not.
+    from malmoi.explain.result import Explanation, Output
 
 Language = Literal["en", "ko"]
 
@@ -25,7 +28,7 @@ SCRIPTS = ("data.js", "draw.js", "attention.js", "path.js", "words.js", "model.j
 LONGEST_TITLE = 80
 
 
-def explanation_page(explanation: Explanation, language: Language = "en") -> str:
+def explanation_page(explanation: "Explanation", language: Language = "en") -> str:
     """The page; its reader can change the language that it opens in."""
     index, packed = pack(explanation.arrays())
     parts = {
@@ -40,7 +43,7 @@ def explanation_page(explanation: Explanation, language: Language = "en") -> str
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], read_part("page.html"))
 
 
-def notebook_page(explanation: Explanation) -> str:
+def notebook_page(explanation: "Explanation") -> str:
     """The page in a frame, for a notebook."""
     return (
         f'<iframe srcdoc="{escape(explanation_page(explanation))}" title="malmoi explain" '
@@ -114,7 +117,7 @@ def signed_bytes(values: NDArray[Any], scale: float) -> bytes:
     return np.rint(128 + 127 * roots).astype(np.uint8).tobytes()
 
 
-def page_data(explanation: Explanation) -> dict[str, Any]:
+def page_data(explanation: "Explanation") -> dict[str, Any]:
     """All that the page shows but the arrays."""
     order, encoding = explanation.order, explanation.encoding
     return {
@@ -158,12 +161,12 @@ def page_data(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def names_of(number: int, output: Output, which: str) -> list[str]:
+def names_of(number: int, output: "Output", which: str) -> list[str]:
     """The names of an output's arrays of one kind, by layer."""
     return [f"outputs.{number}.{name}" for name in output.attention if name.endswith(which)]
 
 
-def output_data(output: Output) -> dict[str, Any]:
+def output_data(output: "Output") -> dict[str, Any]:
     """An output but its arrays."""
     return {
         "text": output.text,

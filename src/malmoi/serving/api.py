@@ -7,15 +7,13 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
-from malmoi.checkpoint import Model, load_model
 from malmoi.errors import MalmoiError
-from malmoi.explain.sentence import explain_sentence
 from malmoi.report.explanation import Language, explanation_page
 from malmoi.serving.bodies import body_of, check, read_fields, reply
 from malmoi.serving.following import next_words
@@ -37,6 +35,9 @@ from malmoi.serving.tables import (
 from malmoi.serving.tickets import Ticket
 from malmoi.serving.translation import Plan, Wish, build, make_answer
 from malmoi.text.ids import REPLACEMENT
+
+if TYPE_CHECKING:
+    from malmoi.checkpoint import Model
 
 FAULTS: dict[int | str, dict[str, Any]] = {
     status: {"model": Fault} for status in (400, 401, 404, 408, 413, 415, 429, 500, 503)
@@ -170,6 +171,10 @@ class Api:
 
     def explanation(self, model: ServedModel, text: str, language: Language) -> str:
         """The page; the network that is replayed is read when the first one is asked for."""
+        # A service that explains nothing needs no torch.
+        from malmoi.checkpoint import load_model
+        from malmoi.explain.sentence import explain_sentence
+
         one = model.description
         try:
             if one.name not in self.explained:

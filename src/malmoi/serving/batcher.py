@@ -14,15 +14,11 @@ import itertools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
 
 from malmoi.config import DecodingConfig
 from malmoi.decoding.batch import SearchBatch
-from malmoi.decoding.interface import Ids
 from malmoi.log import get_logger
 from malmoi.serving.limits import RefusedError, ServingConfig
 from malmoi.serving.metrics import Metrics
@@ -111,20 +107,19 @@ class Batcher:
     def work(self) -> None:
         """One thread: step after step while there is anything to do."""
         flights: dict[Group, Flight] = {}
-        with torch.inference_mode():
-            while True:
-                with self.changed:
-                    while not (self.tickets or flights or self.is_closed):
-                        self.changed.wait()
-                    if self.is_closed and not self.tickets and not flights:
-                        return
-                    coming = self.take(flights)
-                    is_idle = not coming and not flights
-                    if is_idle:
-                        # What waits has its turn when another thread has room.
-                        self.changed.wait(0.05)
-                if not is_idle:
-                    self.turn(flights, coming)
+        while True:
+            with self.changed:
+                while not (self.tickets or flights or self.is_closed):
+                    self.changed.wait()
+                if self.is_closed and not self.tickets and not flights:
+                    return
+                coming = self.take(flights)
+                is_idle = not coming and not flights
+                if is_idle:
+                    # What waits has its turn when another thread has room.
+                    self.changed.wait(0.05)
+            if not is_idle:
+                self.turn(flights, coming)
 
     def turn(self, flights: dict[Group, Flight], coming: dict[Group, list[Job]]) -> None:
         """Those who leave, those who come, and one step of every batch."""
@@ -170,21 +165,25 @@ class Batcher:
         for ticket in {job.ticket for job in flight.jobs.values()}:
             ticket.expire(now)
         unwanted = [number for number, job in flight.jobs.items() if not job.ticket.is_open]
-        drop(flight, unwanted)
+        flight.batch.remove(unwanted)
+        for number in unwanted:
+            del flight.jobs[number]
+        if unwanted:
+            self.metrics.add("left_sentences", len(unwanted), model=self.name)
+            with self.changed:
+                self.num_live -= len(unwanted)
         finished = flight.batch.step() if flight.batch.num_sentences else {}
-        for number, ids in so_far(flight):
-            flight.jobs[number].ticket.partial[flight.jobs[number].place] = ids
+        if any(job.ticket.watches for job in flight.jobs.values()):
+            for number, ids in flight.batch.best_rows().items():
+                flight.jobs[number].ticket.partial[flight.jobs[number].place] = ids
         changed = {job.ticket for number, job in flight.jobs.items() if job.ticket.watches and number not in finished}
-        done = [
-            (flight.jobs.pop(number), hypotheses) for number, hypotheses in finished.items() if number in flight.jobs
-        ]
-        if not flight.batch.num_sentences:
+        done = [(flight.jobs.pop(number), hypotheses) for number, hypotheses in finished.items()]
+        if not flight.jobs:
             del flights[group]
         with self.changed:
-            self.num_live -= len(done) + len(unwanted)
+            self.num_live -= len(done)
             self.tell_gauges()
         self.metrics.add("steps", model=self.name)
-        self.metrics.add("left_sentences", len(unwanted), model=self.name)
         self.metrics.add("sentences", len(done), model=self.name)
         self.metrics.add("tokens", sum(len(found[0].ids) for _, found in done if found), model=self.name)
         for job, hypotheses in done:
@@ -280,21 +279,3 @@ class Seats:
 def width_of(config: DecodingConfig) -> int:
     """Rows of one sentence."""
     return config.n_best if config.method == "sample" else config.beam_size
-
-
-def so_far(flight: Flight) -> Iterator[tuple[int, Ids]]:
-    """The best row of each sentence that somebody watches."""
-    running = flight.batch.running
-    if running is None or not any(job.ticket.watches for job in flight.jobs.values()):
-        return
-    for place, sentence in enumerate(running.live.sentences):
-        if sentence.number in flight.jobs and flight.jobs[sentence.number].ticket.watches:
-            row = int(running.live.totals_BK[place].argmax())
-            spell: Any = getattr(running.live, "ids_and_log_probs", None) or running.live.said
-            yield sentence.number, spell(place, row)[0]
-
-
-def drop(flight: Flight, numbers: Sequence[int]) -> None:
-    """Take sentences out of a batch."""
-    for number in numbers:
-        del flight.jobs[number]

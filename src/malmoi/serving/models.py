@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from malmoi.checkpoint import CARD_FILE, find_model, load_card, load_config
 from malmoi.config import Card, DecodingConfig, Device, StoredConfig
 from malmoi.decoding.batch import SearchBatch
 from malmoi.engine.choose import allows_threads
@@ -21,6 +20,7 @@ from malmoi.serving.languages import maybe_match, name_of
 from malmoi.serving.limits import RefusedError, ServingConfig, shown
 from malmoi.serving.metrics import Metrics
 from malmoi.serving.tickets import Group
+from malmoi.stored import CARD_FILE, find_model, load_card, load_config
 from malmoi.text.ids import UNKNOWN_ID
 from malmoi.translate import Translator
 
