@@ -25,7 +25,7 @@ export function OutputTools({ state, shaded, isExplaining, mayExplain, onShaded,
       ${shaded && html`<${Legend} />`}
     </div>
     <div class="bar">
-      <span class="soft">${answer && t("legend-click")}</span>
+      <span class="soft">${answer && state.earlier.length === 0 && t("legend-click")}</span>
       <span class="tools">
         ${
           state.earlier.length > 0 &&
