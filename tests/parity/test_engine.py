@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from engine_library import native_library
 from malmoi.config import DecodingConfig, Precision, TransformerConfig
 from malmoi.decoding.batch import SearchBatch
+from malmoi.decoding.beam import is_plain
+from malmoi.decoding.candidates import merge_best
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Ids, Integers, Numbers, Request, Scorer
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
@@ -69,7 +71,16 @@ class TablesAlone:
         self.scorer = scorer
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("step_best", "most_candidates", "score_targets"):
+        if name in ("step_best", "step_merged", "most_candidates", "score_targets"):
+            raise AttributeError(name)
+        return getattr(self.scorer, name)
+
+
+class UnmergedScorer(TablesAlone):
+    """A scorer whose candidates are merged by the search."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "step_merged":
             raise AttributeError(name)
         return getattr(self.scorer, name)
 
@@ -158,6 +169,38 @@ def test_candidates_are_the_best_of_the_table(precision: Precision) -> None:
     assert best.log_probs_RC == pytest.approx(np.take_along_axis(log_probs_RV, ids_RC, 1), abs=1e-6)
 
 
+@pytest.mark.parametrize("width", [1, 3])
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 4), st.booleans())
+def test_merged_candidates_are_those_that_the_search_merges(
+    width: int, seed: int, num_sentences: int, may_end: bool
+) -> None:
+    """Also where sums are equal, and where rows hold no hypothesis."""
+    scorer, generator = engine("transformer-uneven", "int8"), np.random.default_rng(seed)
+    totals_BK = -generator.integers(0, 3, (num_sentences, width)).astype(np.float64)
+    totals_BK[generator.random(totals_BK.shape) < 0.3] = -np.inf
+    totals_BK[0, 0] = 0.0
+    alive = np.flatnonzero(totals_BK > -np.inf)
+    memory = scorer.encode(*draw_sources(generator.integers(1, 6, num_sentences).tolist(), seed))
+    # Rows that have said the same are equal in all.
+    state = scorer.start(memory).select(alive // width)
+    token_A = np.full(len(alive), scorer.start_id)
+    maybe_alive = None if len(alive) == totals_BK.size else alive
+    asked = (token_A, state, 2 * width, np.array([0]), None if may_end else np.ones(len(alive), dtype=np.bool_))
+    mine, after = scorer.step_merged(*asked, totals_BK, maybe_alive)
+    assert after.num_rows == len(alive)
+    theirs = merge_best(scorer.step_best(*asked)[0], maybe_alive, totals_BK, 2 * width)
+    assert mine.totals_BC.tolist() == theirs.totals_BC.tolist()
+    real = mine.totals_BC > -np.inf
+    for one, other in (
+        (mine.log_probs_BC, theirs.log_probs_BC),
+        (mine.rows_BC, theirs.rows_BC),
+        (mine.ids_BC, theirs.ids_BC),
+    ):
+        assert one[real].tolist() == other[real].tolist()
+    assert mine.maybe_plain == is_plain(theirs, width, END)
+
+
 def test_more_candidates_than_tokens_are_empty_places() -> None:
     scorer = engine("transformer-gelu")
     state = scorer.start(scorer.encode(*draw_sources([4])))
@@ -188,6 +231,7 @@ def test_search_finds_the_same_from_candidates_and_from_tables(name: str, given_
     requests = [Request(sentence(seed, seed % 9), (3,) if seed == 2 else ()) for seed in range(6)]
     requests.append(Request(sentence(9, 3), constraints=((5,),)) if config.diverse_groups == 1 else requests[0])
     mine = search(engine(name), requests, config, (0,))
+    assert search(UnmergedScorer(engine(name)), requests, config, (0,)) == mine
     theirs = search(TablesAlone(engine(name)), requests, config, (0,))
     exact = ModelScorer(network(name, torch.float64))
     network_says, its_tables_say = (search(one, requests, config, (0,)) for one in (exact, TablesAlone(exact)))
@@ -287,6 +331,10 @@ def test_what_is_not_in_the_vocabulary_is_refused() -> None:
     for token in (-1, NUM_IDS + 1):
         with pytest.raises(IndexError):
             scorer.step(np.array([token]), state)
+    with pytest.raises(IndexError, match="a row"):
+        scorer.step(np.array([3]), state.select(np.array([1])))
+    with pytest.raises(ValueError, match="2 tokens for 1 rows"):
+        scorer.step(np.array([3, 3]), state)
 
 
 def test_a_damaged_model_is_told() -> None:

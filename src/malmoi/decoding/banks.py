@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from malmoi.decoding.candidates import Candidates, stable_topk
+from malmoi.decoding.candidates import stable_topk
 from malmoi.decoding.constraints import Constraints
-from malmoi.decoding.interface import Numbers
+from malmoi.decoding.interface import Candidates, Numbers
 from malmoi.decoding.live import Choice, Live, ends_of
 
 

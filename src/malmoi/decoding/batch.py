@@ -8,6 +8,7 @@ Letters: B sentences, K rows of a sentence, R = B x K rows, A rows that hold a h
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from malmoi.decoding.interface import (
     Hypothesis,
     Ids,
     Integers,
+    MergingScorer,
     Numbers,
     Request,
     Scorer,
@@ -52,6 +54,7 @@ class SearchBatch:
             else BeamChooser(self.width, scorer.end_id, config.diverse_groups, config.diversity)
         )
         self.maybe_best = maybe_best_scorer(scorer, config, self.width)
+        self.maybe_merging = maybe_merging_scorer(self.maybe_best)
         self.first_rules = make_rules(config, forbidden_ids, scorer.end_id)
         self.running: Running | None = None
 
@@ -171,9 +174,11 @@ class SearchBatch:
         if self.maybe_best is not None and maybe_bans is not None and isinstance(chooser, BeamChooser):
             no_end_R = maybe_bans.no_end_R
             no_end_A = None if no_end_R is None else no_end_R[live.alive]
-            best, state = self.maybe_best.step_best(
-                running.token_A, running.state, 2 * self.width, maybe_bans.ids, no_end_A
-            )
+            asked = (running.token_A, running.state, 2 * self.width, maybe_bans.ids, no_end_A)
+            if self.maybe_merging is not None and live.at_limit_B is None:
+                candidates, state = self.maybe_merging.step_merged(*asked, live.totals_BK, live.maybe_alive)
+                return chooser.choose_merged(candidates, live), state
+            best, state = self.maybe_best.step_best(*asked)
             return chooser.choose_best(best, live), state
         log_probs_AV, state = self.scorer.step(running.token_A, running.state)
         log_probs_RV = spread(log_probs_AV, live, -np.inf)
@@ -227,10 +232,17 @@ class SearchBatch:
 
 
 def maybe_best_scorer(scorer: Scorer, config: DecodingConfig, width: int) -> BestScorer | None:
-    """The scorer, if it can choose as many candidates as this search needs; each batch asks once, as asking is slow."""
-    if config.method == "beam" and config.diverse_groups == 1 and isinstance(scorer, BestScorer):
-        return scorer if 2 * width <= scorer.most_candidates else None
+    """The scorer, if it can choose as many candidates as this search needs."""
+    # To ask a protocol would take as long as several steps of a small model.
+    if config.method == "beam" and config.diverse_groups == 1 and hasattr(scorer, "step_best"):
+        best = cast(BestScorer, scorer)
+        return best if 2 * width <= best.most_candidates else None
     return None
+
+
+def maybe_merging_scorer(maybe_best: BestScorer | None) -> MergingScorer | None:
+    """The same if it can merge candidates, too."""
+    return cast(MergingScorer, maybe_best) if hasattr(maybe_best, "step_merged") else None
 
 
 def spread(values_AX: Numbers, live: Live, fill: float) -> Numbers:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from malmoi.decoding.banks import choose_from_banks
-from malmoi.decoding.candidates import Candidates, best_candidates, merge_best
+from malmoi.decoding.candidates import best_candidates, merge_best
 from malmoi.decoding.constraints import Constraints
-from malmoi.decoding.interface import Best, Flags, Floats, Integers, Numbers
+from malmoi.decoding.interface import Best, Candidates, Flags, Floats, Integers, Numbers
 from malmoi.decoding.live import Choice, Live, ends_of
 
 
@@ -59,6 +59,10 @@ class BeamChooser:
             choice = end_at_limit(choice, ends, live, self.width)
         return close(choice, live)
 
+    def choose_merged(self, candidates: Candidates, live: Live) -> Choice:
+        """The same from 2 K candidates of each sentence, where none is at its limit."""
+        return close(pick(candidates, self.width, self.end_id), live)
+
     def choose_groups(self, log_probs_RV: Numbers, totals_BK: Floats) -> Choice:
         """Group after group, each one kept from what the earlier ones took."""
         num_sentences, size = len(totals_BK), log_probs_RV.shape[1]
@@ -97,12 +101,8 @@ def restore(candidates: Candidates, log_probs_BKV: Numbers, totals_BK: Floats) -
 def pick(candidates: Candidates, width: int, end_id: int) -> Choice:
     """The `width` best continuations, and the endings that are not worse than the last of them."""
     num_sentences, num_candidates = candidates.totals_BC.shape
-    if (
-        num_candidates >= width
-        and candidates.last_total(width) > -np.inf
-        and not np.count_nonzero(candidates.ids_BC[:, :width] == end_id)
-    ):
-        # The best ones fill all places and none of them ends, as in most steps of a sentence.
+    if is_plain(candidates, width, end_id):
+        # As in most steps of a sentence.
         return Choice(
             candidates.rows_BC[:, :width],
             candidates.ids_BC[:, :width],
@@ -136,6 +136,15 @@ def pick(candidates: Candidates, width: int, end_id: int) -> Choice:
         end_log_probs_BK=end_log_probs_BK,
         in_place=width == 1,
     )
+
+
+def is_plain(candidates: Candidates, width: int, end_id: int) -> bool:
+    """Whether the best continuations of each sentence fill all places and none of them ends."""
+    if candidates.maybe_plain is not None:
+        return candidates.maybe_plain
+    if candidates.totals_BC.shape[1] < width or (candidates.totals_BC[:, width - 1] == -np.inf).any():
+        return False
+    return not np.count_nonzero(candidates.ids_BC[:, :width] == end_id)
 
 
 def mark_ends(candidates: Candidates, ends_BC: Flags, width: int) -> tuple[Flags, Floats]:

@@ -7,12 +7,12 @@ other sentences. Only blocks of the vocabulary whose maximum is among the best m
 Letters: B sentences, K rows of a sentence, V vocabulary, C candidates, M blocks of a row, L tokens of a block.
 """
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from malmoi.decoding.interface import Best, Floats, Integers, Numbers
+from malmoi.decoding.interface import NOT_NUMBERS, Best, Candidates, Floats, Integers, Numbers
 from malmoi.errors import CheckpointError
 
 Number = TypeVar("Number", bound=np.floating[Any])
@@ -20,27 +20,8 @@ Number = TypeVar("Number", bound=np.floating[Any])
 BLOCK = 64
 """Tokens whose maximum is taken at once."""
 
-NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN): its weights are damaged"
-
 SMALL = 2048
 """Up to so many candidates per sentence, blocks do not pay."""
-
-
-class Candidates(NamedTuple):
-    """Best first. Places that no continuation fills have a total of minus infinity, and then row and id mean nothing.
-
-    `totals_BC` are sums with the token's log-probability, `log_probs_BC` the token's alone, both float64.
-    """
-
-    totals_BC: Floats
-    log_probs_BC: Floats
-    rows_BC: Integers
-    ids_BC: Integers
-
-    def last_total(self, place: int) -> float:
-        """The least sum that stands at a place, counted from 1, in any sentence."""
-        totals_B = self.totals_BC[:, place - 1]
-        return totals_B.item() if len(totals_B) == 1 else float(totals_B.min())
 
 
 def best_candidates(log_probs_RV: Numbers, totals_BK: Floats, num_candidates: int) -> Candidates:
@@ -68,9 +49,6 @@ def merge_best(best: Best, maybe_alive: Integers | None, totals_BK: Floats, num_
     each, or all tokens."""
     num_sentences, width = totals_BK.shape
     log_probs_RC, ids_RC = best.log_probs_RC, best.ids_RC
-    total = float(log_probs_RC.sum())
-    if total != total:
-        raise CheckpointError(NOT_NUMBERS)
     count = log_probs_RC.shape[1]
     if maybe_alive is not None:
         log_probs_RC = np.full((num_sentences * width, count), -np.inf)

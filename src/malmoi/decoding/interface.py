@@ -11,7 +11,7 @@ Letters: B sentences, S source places, T target tokens, R live rows, C candidate
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ Phrase = Ids | tuple[Ids, ...]
 
 IMPOSSIBLE = -1e4
 """What a token of probability 0 counts in a score, so that scores are finite: forced tokens alone can need it."""
+
+
+NOT_NUMBERS = "the model's log-probabilities are not numbers (NaN): its weights are damaged"
 
 
 class Memory(ABC):
@@ -115,9 +118,26 @@ class Best:
     end_log_probs_R: Floats
 
 
-@runtime_checkable
+class Candidates(NamedTuple):
+    """The best continuations of each sentence, best first, ties to the lower row and then to the lower token.
+
+    Places that no continuation fills have a total of minus infinity, and then row and id mean nothing. `totals_BC` are
+    sums with the token's log-probability, `log_probs_BC` the token's alone, both float64.
+    """
+
+    totals_BC: Floats
+    log_probs_BC: Floats
+    rows_BC: Integers
+    ids_BC: Integers
+    maybe_plain: bool | None = None
+    """Whether the K best of each sentence are there and none of them ends, where that is known."""
+
+
 class BestScorer(Protocol):
-    """A scorer that can choose candidates itself, so that no table of all rows and tokens is made."""
+    """A scorer that can choose candidates itself, so that no table of all rows and tokens is made.
+
+    All raise `CheckpointError` where a log-probability is not a number.
+    """
 
     @property
     def most_candidates(self) -> int:
@@ -137,13 +157,23 @@ class BestScorer(Protocol):
         ...
 
 
-@runtime_checkable
-class Threaded(Protocol):
-    """A scorer that says whether several searches may use it at once."""
+class MergingScorer(BestScorer, Protocol):
+    """A scorer that can also merge the candidates of a sentence's rows."""
 
-    @property
-    def allows_threads(self) -> bool:
-        """Whether that shares the work better than threads inside of products."""
+    def step_merged(
+        self,
+        token_A: Integers,
+        state: DecoderState,
+        num_candidates: int,
+        forbidden_ids: Integers,
+        no_end_A: Flags | None,
+        totals_BK: Floats,
+        maybe_alive: Integers | None,
+    ) -> tuple[Candidates, DecoderState]:
+        """`step_best`, and what `merge_best` of `candidates.py` makes of it.
+
+        The rows are those with the numbers `maybe_alive` of all, None for all of them.
+        """
         ...
 
 

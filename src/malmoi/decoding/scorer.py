@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from malmoi.decoding.interface import Best, DecoderState, Flags, Integers, Memory, Numbers, Scorer, Threaded
+from malmoi.decoding.interface import NOT_NUMBERS, Best, DecoderState, Flags, Integers, Memory, Numbers, Scorer
 from malmoi.decoding.targets import target_log_probs
 from malmoi.decoding.topk import best_of_rows
-from malmoi.errors import ConfigError
+from malmoi.errors import CheckpointError, ConfigError
 from malmoi.models.interface import DecoderState as NetworkRows
 from malmoi.models.interface import Memory as NetworkSentences
 from malmoi.models.interface import Seq2Seq
@@ -67,7 +67,10 @@ class TensorScorer(ABC):
         end_R = log_probs_RV[:, self.end_id].cpu().numpy().astype(np.float64)
         log_probs_RV.index_fill_(1, torch.from_numpy(forbidden_ids).to(self.device), -torch.inf)
         values_RC, ids_RC = best_of_rows(log_probs_RV, num_candidates)
-        return Best(values_RC.cpu().numpy().astype(np.float64), ids_RC.cpu().numpy(), end_R), state
+        best = Best(values_RC.cpu().numpy().astype(np.float64), ids_RC.cpu().numpy(), end_R)
+        if np.isnan(best.log_probs_RC).any():
+            raise CheckpointError(NOT_NUMBERS)
+        return best, state
 
 
 class NetworkMemory(Memory):
@@ -229,8 +232,8 @@ class EnsembleScorer(TensorScorer):
 
     @property
     def allows_threads(self) -> bool:
-        """See `Threaded`: where all members do."""
-        return all(isinstance(scorer, Threaded) and scorer.allows_threads for scorer in self.scorers)
+        """See `malmoi.engine.choose.allows_threads`: where all members do."""
+        return all(getattr(scorer, "allows_threads", False) for scorer in self.scorers)
 
     def encode(self, source_BS: Integers, source_lengths_B: Integers) -> EnsembleMemory:
         """See `Scorer`."""

@@ -10,7 +10,7 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from malmoi.config import Device, Precision, TransformerConfig
-from malmoi.decoding.interface import Scorer, Threaded
+from malmoi.decoding.interface import Scorer
 from malmoi.decoding.targets import WholeTargets
 from malmoi.device import choose_device, is_surely_cpu, set_threads
 from malmoi.engine.library import Library, find_library
@@ -148,4 +148,4 @@ def engine_scorer(engine: Engine, network: Callable[[], WholeTargets]) -> StepsA
 
 def allows_threads(scorer: Scorer) -> bool:
     """Whether several searches at once share the work better than threads inside of products, as with the engine."""
-    return isinstance(scorer, Threaded) and scorer.allows_threads
+    return bool(getattr(scorer, "allows_threads", False))

@@ -18,7 +18,8 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from malmoi.errors import ConfigError
+from malmoi.decoding.interface import NOT_NUMBERS
+from malmoi.errors import CheckpointError, ConfigError
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-std=c++17", "-fPIC", "-shared")
@@ -74,6 +75,9 @@ class StepCall(ctypes.Structure):
                 "end_id",
                 "places",
                 "slot_shift",
+                "sentences",
+                "rows_each",
+                "merged",
             )
         ),
         *(
@@ -97,6 +101,13 @@ class StepCall(ctypes.Structure):
                 "best_ids",
                 "end_log_probs",
                 "attention",
+                "alive",
+                "totals",
+                "merged_totals",
+                "merged_log_probs",
+                "merged_rows",
+                "merged_ids",
+                "is_plain",
             )
         ),
     ]
@@ -108,7 +119,8 @@ def address(array: NDArray[Any]) -> int:
 
 
 def check(result: int) -> None:
-    """`MemoryError` where a call had none, `IndexError` for an id or a row that there is not: `Result` of layers.h."""
+    """`MemoryError` where a call had none, `IndexError` for an id or a row that there is not, `CheckpointError` for
+    numbers that are none: `Result` of layers.h."""
     match result:
         case 0:
             return
@@ -116,8 +128,10 @@ def check(result: int) -> None:
             raise MemoryError("no memory for a step of the engine")
         case 2:
             raise IndexError("an id is not in the vocabulary")
-        case _:
+        case 3:
             raise IndexError("a row is not among those of the state")
+        case _:
+            raise CheckpointError(NOT_NUMBERS)
 
 
 class Library:

@@ -32,6 +32,8 @@ KEPT_CHUNKS = 2
 NO_SLOT = 0
 """Fills tables after the last token of a row; slot 0 is never given out."""
 
+NONE_FRESH = np.empty(0, dtype=np.int32)
+
 
 class SlotPool:
     """Room for the keys and values of tokens, shared by all states of a scorer; threads may take slots at once.
@@ -47,7 +49,10 @@ class SlotPool:
         self.chunks: list[Floats] = []
         # Where the chunks lie, and where this array lies itself.
         self.pointers = (np.empty(0, dtype=np.uintp), 0)
-        self.free = np.empty(0, dtype=np.int32)
+        # Slots to give out, in order, and how many of them are gone already.
+        self.free = NONE_FRESH
+        self.where_free = 0
+        self.num_taken = 0
         self.states: WeakSet[RowsState] = WeakSet()
         self.lock = Lock()
 
@@ -55,12 +60,22 @@ class SlotPool:
     def num_slots(self) -> int:
         return len(self.chunks) << self.shift
 
-    def take(self, num_rows: int) -> Slots:
-        """Slots for one more token of so many rows, with the lock held until a state that names them is kept."""
-        if len(self.free) < num_rows:
-            self.sweep(num_rows)
-        taken, self.free = self.free[:num_rows], self.free[num_rows:]
-        return taken
+    def extend(self, state: "RowsState", num_rows: int) -> "tuple[RowsState, int, tuple[NDArray[np.uintp], int]]":
+        """A state for one more token on each of so many rows, which a step fills; where the list of its new slots lies;
+        and the pointers to chunks for that step."""
+        stride = state.stride + 1
+        numbers = np.zeros(num_rows * (stride + 1), dtype=np.int32)
+        after = RowsState(self, state.asked, numbers, num_rows, stride, state.keep_attention)
+        with self.lock:
+            if len(self.free) - self.num_taken < num_rows:
+                self.sweep(num_rows)
+            first = self.num_taken
+            self.num_taken += num_rows
+            # Until the step has filled the table, this is what names them.
+            after.fresh = self.free[first : self.num_taken]
+            self.states.add(after)
+            # Held by the step, since another thread may take more memory meanwhile, or give some back.
+            return after, self.where_free + 4 * first, self.pointers
 
     def keep(self, state: "RowsState") -> "RowsState":
         """A state made of living ones, whose slots are not given to others from now on."""
@@ -73,7 +88,7 @@ class SlotPool:
         with self.lock:
             if len(self.chunks) > KEPT_CHUNKS and not len(self.states):
                 self.resize(KEPT_CHUNKS)
-                self.free = np.arange(NO_SLOT + 1, self.num_slots, dtype=np.int32)
+                self.give_out(np.arange(NO_SLOT + 1, self.num_slots))
             self.states.add(state)
         return state
 
@@ -83,18 +98,22 @@ class SlotPool:
         is_used[NO_SLOT] = True
         for state in list(self.states):
             is_used[state.table_RT] = True
+            is_used[state.fresh] = True
         used = is_used.nonzero()[0]
-        # Twice as many as are needed, so that the next sweeps are far away.
-        needed = 2 * (len(used) + wanted)
+        # Twice as many as are needed, so that the next sweeps are far away, but not more than three times as many.
         size = 1 << self.shift
-        if needed > self.num_slots:
-            num_chunks = -(-needed // size)
-        else:
-            num_chunks = max(-(-3 * needed // (2 * size)), (int(used[-1]) >> self.shift) + 1)
-        self.resize(min(num_chunks, max(len(self.chunks), -(-needed // size))))
+        least, most = (-(-times * (len(used) + wanted) // size) for times in (2, 3))
+        last_used = (int(used[-1]) >> self.shift) + 1
+        self.resize(min(max(len(self.chunks), least), max(most, last_used)))
         is_free = np.ones(self.num_slots, dtype=np.bool_)
         is_free[used] = False
-        self.free = is_free.nonzero()[0].astype(np.int32)
+        self.give_out(is_free.nonzero()[0])
+
+    def give_out(self, slots: NDArray[np.intp]) -> None:
+        """From now on these slots, in this order."""
+        self.free = slots.astype(np.int32)
+        self.where_free = address(self.free)
+        self.num_taken = 0
 
     def resize(self, num_chunks: int) -> None:
         """Hold so many chunks, those with the lowest slots."""
@@ -170,66 +189,88 @@ class Asked:
         )
 
 
-@dataclass(eq=False)
 class RowsState(DecoderState):
     """Rows with their slots. Never changed once a step has made it.
 
-    Row r is the row `maybe_origins_R[r]` of `table_RT`, whose first `lengths` places are filled; None is each row as it
-    stands. So a selection moves no table: the step after it does, when it adds its own slots.
+    `numbers` hold how many tokens each stored row has, then a table of their slots, `stride` for each. Row r is the
+    stored row `maybe_origins_R[r]`, None for each as it stands: so a selection moves no table, the step after it does.
     """
 
-    pool: SlotPool
-    asked: Asked
-    table_RT: Slots
-    lengths: Slots
-    keep_attention: bool
-    maybe_origins_R: Integers | None = None
-    attention_RS: Floats | None = None
+    def __init__(
+        self,
+        pool: SlotPool,
+        asked: Asked,
+        numbers: Slots,
+        num_stored: int,
+        stride: int,
+        keep_attention: bool,
+        maybe_origins_R: Integers | None = None,
+        attention_RS: Floats | None = None,
+    ) -> None:
+        self.pool = pool
+        self.asked = asked
+        self.numbers = numbers
+        self.where = address(numbers)
+        self.where_table = self.where + 4 * num_stored
+        self.num_stored = num_stored
+        self.stride = stride
+        self.keep_attention = keep_attention
+        self.maybe_origins_R = maybe_origins_R
+        self.attention_RS = attention_RS
+        self.fresh = NONE_FRESH
 
     @classmethod
     def start(cls, pool: SlotPool, sentences: Sequence[SentenceMemory], keep_attention: bool) -> "RowsState":
         """One row per sentence, nothing said yet."""
         rows = len(sentences)
-        table_RT, lengths = np.zeros((rows, 0), dtype=np.int32), np.zeros(rows, dtype=np.int32)
-        return pool.start(cls(pool, Asked.start(sentences), table_RT, lengths, keep_attention))
+        return pool.start(cls(pool, Asked.start(sentences), np.zeros(rows, dtype=np.int32), rows, 0, keep_attention))
 
     @property
     def num_rows(self) -> int:
-        return len(self.lengths if self.maybe_origins_R is None else self.maybe_origins_R)
+        return self.num_stored if self.maybe_origins_R is None else len(self.maybe_origins_R)
+
+    @property
+    def lengths(self) -> Slots:
+        """Tokens of each stored row."""
+        return self.numbers[: self.num_stored]
+
+    @property
+    def table_RT(self) -> Slots:
+        """Slots of each stored row."""
+        return self.numbers[self.num_stored :].reshape(self.num_stored, self.stride)
 
     def select(self, rows_R: Integers) -> "RowsState":
         asked = self.asked.select(rows_R)
-        origins_R = rows_R if self.maybe_origins_R is None else self.maybe_origins_R[rows_R]
+        origins_R = np.ascontiguousarray(rows_R if self.maybe_origins_R is None else self.maybe_origins_R[rows_R])
         attention_RS = None if self.attention_RS is None else self.attention_RS[rows_R]
-        selected = RowsState(
-            self.pool,
-            asked,
-            self.table_RT,
-            self.lengths,
-            self.keep_attention,
-            np.ascontiguousarray(origins_R),
-            attention_RS,
-        )
+        numbers, num_stored, stride = self.numbers, self.num_stored, self.stride
         if asked is not self.asked:
             # The longest sentences may have left, and with them the places at the end.
-            selected.table_RT, selected.lengths = selected.settle()
-            selected.maybe_origins_R = None
+            lengths_R = self.lengths[origins_R]
+            num_stored, stride = len(lengths_R), int(lengths_R.max(initial=0))
+            numbers = join(lengths_R, self.table_RT[origins_R, :stride])
+            origins_R = None
+        selected = RowsState(
+            self.pool, asked, numbers, num_stored, stride, self.keep_attention, origins_R, attention_RS
+        )
         return self.pool.keep(selected)
-
-    def settle(self) -> tuple[Slots, Slots]:
-        """Table and lengths of the rows themselves."""
-        origins = slice(None) if self.maybe_origins_R is None else self.maybe_origins_R
-        lengths_R = self.lengths[origins]
-        return np.ascontiguousarray(self.table_RT[origins, : int(lengths_R.max(initial=0))]), lengths_R
 
     def append(self, other: DecoderState) -> "RowsState":
         """Attention of the last step is left behind: `other` may not have made one."""
         assert isinstance(other, RowsState) and other.pool is self.pool, "states of one scorer alone go together"
-        settled = [self.settle(), other.settle()]
-        longest = max(table_RT.shape[1] for table_RT, _ in settled)
-        tables = [np.pad(table_RT, ((0, 0), (0, longest - table_RT.shape[1]))) for table_RT, _ in settled]
-        lengths_R = np.concatenate([lengths_R for _, lengths_R in settled])
-        joined = RowsState(
-            self.pool, self.asked.append(other.asked), np.concatenate(tables), lengths_R, self.keep_attention
-        )
-        return self.pool.keep(joined)
+        stride = max(self.stride, other.stride)
+        lengths: list[Slots] = []
+        tables: list[Slots] = []
+        for one in (self, other):
+            origins = slice(None) if one.maybe_origins_R is None else one.maybe_origins_R
+            lengths.append(one.lengths[origins])
+            tables.append(np.pad(one.table_RT[origins], ((0, 0), (0, stride - one.stride))))
+        lengths_R = np.concatenate(lengths)
+        numbers = join(lengths_R, np.concatenate(tables))
+        asked = self.asked.append(other.asked)
+        return self.pool.keep(RowsState(self.pool, asked, numbers, len(lengths_R), stride, self.keep_attention))
+
+
+def join(lengths_R: Slots, table_RT: Slots) -> Slots:
+    """Lengths and slots in one piece."""
+    return np.concatenate([lengths_R, table_RT.ravel()])

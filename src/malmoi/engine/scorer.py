@@ -9,16 +9,15 @@ Letters: B sentences, S source places, R rows, C candidates, V vocabulary.
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from malmoi.config import TransformerConfig
-from malmoi.decoding.interface import Best, DecoderState, Flags, Integers, Memory, Numbers
+from malmoi.decoding.interface import Best, Candidates, DecoderState, Flags, Floats, Integers, Memory, Numbers
 from malmoi.decoding.targets import WholeTargets
 from malmoi.engine.library import EncodeCall, Library, StepCall, address, check
 from malmoi.engine.positions import PositionTable
-from malmoi.engine.rows import EncodedSentences, RowsState, SentenceMemory, SlotPool
+from malmoi.engine.rows import NONE_FRESH, EncodedSentences, RowsState, SentenceMemory, SlotPool
 from malmoi.engine.weights import Sizes, Weights, describe, parts
 from malmoi.text.ids import END_ID
 
@@ -49,7 +48,7 @@ class Engine:
 
 
 class StepsAlone:
-    """A model in native code, as a `Scorer` and a `BestScorer`. Threads may share it."""
+    """A model in native code, as a `Scorer` and a `MergingScorer`. Threads may share it."""
 
     most_candidates = 64
     allows_threads = True
@@ -95,7 +94,7 @@ class StepsAlone:
     def step(self, token_R: Integers, state: DecoderState) -> tuple[Numbers, RowsState]:
         """See `Scorer`."""
         log_probs_RV = np.empty((len(token_R), self.vocabulary_size), dtype=np.float32)
-        return log_probs_RV, self.advance(token_R, state, log_probs=address(log_probs_RV))
+        return log_probs_RV, self.advance(token_R, state, log_probs=address(log_probs_RV), end_id=-1)
 
     def step_best(
         self,
@@ -107,64 +106,100 @@ class StepsAlone:
     ) -> tuple[Best, RowsState]:
         """See `BestScorer`."""
         rows, count = len(token_R), min(num_candidates, self.vocabulary_size)
-        assert count <= self.most_candidates
         # One piece of memory: asking where an array lies takes as long as a small array operation.
         numbers = np.empty(rows * (2 * count + 1))
-        where, size = address(numbers), rows * count
+        after = self.advance(token_R, state, **self.best(count, address(numbers), rows, forbidden_ids, no_end_R))
+        size = rows * count
         log_probs_RC, end_R = numbers[:size].reshape(rows, count), numbers[2 * size :]
         ids_RC = numbers[size : 2 * size].view(np.int64).reshape(rows, count)
-        flags = None if no_end_R is None else np.ascontiguousarray(no_end_R)
-        after = self.advance(
-            token_R,
-            state,
-            best=count,
-            num_forbidden=len(forbidden_ids),
-            forbidden=address(forbidden_ids),
-            no_end=None if flags is None else address(flags),
-            best_log_probs=where,
-            best_ids=where + 8 * size,
-            end_log_probs=where + 16 * size,
-        )
         if no_end_R is not None:
             end_R[no_end_R] = -np.inf
         return Best(log_probs_RC, ids_RC, end_R), after
 
-    def advance(self, token_R: Integers, state: DecoderState, **results: Any) -> RowsState:
-        """Feed a token per row and write the results that are asked for; `IndexError` for what is in no vocabulary."""
+    def step_merged(
+        self,
+        token_A: Integers,
+        state: DecoderState,
+        num_candidates: int,
+        forbidden_ids: Integers,
+        no_end_A: Flags | None,
+        totals_BK: Floats,
+        maybe_alive: Integers | None,
+    ) -> tuple[Candidates, RowsState]:
+        """See `MergingScorer`."""
+        rows, count = len(token_A), min(num_candidates, self.vocabulary_size)
+        num_sentences, width = totals_BK.shape
+        most = min(num_candidates, width * count)
+        of_rows, size = rows * (2 * count + 1), num_sentences * most
+        numbers = np.empty(of_rows + 4 * size)
+        where = address(numbers)
+        merged = where + 8 * of_rows
+        totals_BK = np.ascontiguousarray(totals_BK)
+        is_plain = ctypes.c_int64()
+        after = self.advance(
+            token_A,
+            state,
+            **self.best(count, where, rows, forbidden_ids, no_end_A),
+            sentences=num_sentences,
+            rows_each=width,
+            merged=most,
+            totals=address(totals_BK),
+            alive=None if maybe_alive is None else address(maybe_alive),
+            merged_totals=merged,
+            merged_log_probs=merged + 8 * size,
+            merged_rows=merged + 16 * size,
+            merged_ids=merged + 24 * size,
+            is_plain=ctypes.addressof(is_plain),
+        )
+        tables = numbers[of_rows:].reshape(4, num_sentences, most)
+        whole = tables.view(np.int64)
+        return Candidates(tables[0], tables[1], whole[2], whole[3], bool(is_plain.value)), after
+
+    def best(
+        self, count: int, where: int, rows: int, forbidden_ids: Integers, no_end_R: Flags | None
+    ) -> dict[str, int | None]:
+        """What asks for the best `count` tokens of each row: log-probabilities, ids, and those of the end symbol."""
+        assert count <= self.most_candidates
+        size = 8 * rows * count
+        return {
+            "best": count,
+            "end_id": self.end_id,
+            "num_forbidden": len(forbidden_ids),
+            "forbidden": address(forbidden_ids),
+            "no_end": None if no_end_R is None else address(no_end_R),
+            "best_log_probs": where,
+            "best_ids": where + size,
+            "end_log_probs": where + 2 * size,
+        }
+
+    def advance(self, token_R: Integers, state: DecoderState, **results: int | None) -> RowsState:
+        """Feed a token per row and write the results that are asked for; see `check` for faults."""
         assert isinstance(state, RowsState)
         rows = len(token_R)
         if rows != state.num_rows:
             raise ValueError(f"there are {rows} tokens for {state.num_rows} rows")
-        asked, pool, before = state.asked, state.pool, state.table_RT
+        engine, asked, origins_R = self.engine, state.asked, state.maybe_origins_R
         tokens = np.ascontiguousarray(token_R)
-        table_RT, lengths_R = np.empty((rows, before.shape[1] + 1), dtype=np.int32), np.empty(rows, dtype=np.int32)
-        table = self.engine.target_table.rows(table_RT.shape[1])
+        after, fresh, chunks = self.pool.extend(state, rows)
+        table = engine.target_table.rows(after.stride)
         places = int(asked.lengths_B.max(initial=1)) if state.keep_attention else 1
         attention_RS = np.empty((rows, places), dtype=np.float32) if state.keep_attention else None
-        after = RowsState(pool, asked, table_RT, lengths_R, state.keep_attention, None, attention_RS)
-        with pool.lock:
-            fresh = pool.take(rows)
-            # Named until the step has filled the table, so that a sweep meanwhile does not give them to another.
-            after.table_RT = fresh
-            pool.states.add(after)
-            # Held here, since another thread may take more memory, or give some back, meanwhile.
-            chunks = pool.pointers
         _, _, memories, source_lengths = asked.of_rows
+        # What is not asked for is 0.
         call = StepCall(
             rows=rows,
-            rows_before=len(state.lengths),
-            stride_before=before.shape[1],
-            stride=table_RT.shape[1],
-            end_id=self.end_id if "end_log_probs" in results else -1,
+            rows_before=state.num_stored,
+            stride_before=state.stride,
+            stride=after.stride,
             places=places,
-            slot_shift=pool.shift,
+            slot_shift=self.pool.shift,
             tokens=address(tokens),
-            origins=None if state.maybe_origins_R is None else address(state.maybe_origins_R),
-            lengths_before=address(state.lengths),
-            slots_before=address(before),
-            fresh=address(fresh),
-            lengths=address(lengths_R),
-            slots=address(table_RT),
+            origins=None if origins_R is None else address(origins_R),
+            lengths_before=state.where,
+            slots_before=state.where_table,
+            fresh=fresh,
+            lengths=after.where,
+            slots=after.where_table,
             chunks=chunks[1],
             memories=memories,
             source_lengths=source_lengths,
@@ -172,8 +207,9 @@ class StepsAlone:
             attention=None if attention_RS is None else address(attention_RS),
             **results,
         )
-        check(self.engine.library.step(self.engine.handle, ctypes.addressof(call)))
-        after.table_RT = table_RT
+        check(engine.library.step(engine.handle, ctypes.addressof(call)))
+        after.fresh = NONE_FRESH
+        after.attention_RS = attention_RS
         return after
 
 

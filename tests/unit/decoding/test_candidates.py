@@ -70,7 +70,7 @@ def test_candidates_are_those_of_a_full_sort(
         assert pairs_found[: alive.sum()] == expected
         assert alive.sum() == len(expected)
         assert found.totals_BC[sentence][alive].tolist() == [sums[pair] for pair in expected]
-        for mine, theirs in zip(merged, found, strict=True):
+        for mine, theirs in zip(merged[:4], found[:4], strict=True):
             assert mine[sentence][: alive.sum()].tolist() == theirs[sentence][: alive.sum()].tolist()
         for (row, token), log_prob in zip(expected, found.log_probs_BC[sentence].tolist(), strict=False):
             assert log_prob == log_probs[sentence * width + row, token].item()

@@ -38,6 +38,10 @@ class Engine : public Layers {
     if (!blocks) return kDone;
     const int64_t rows = round_up(int((call.rows + blocks - 1) / blocks), 8);
     for (int64_t row = 0; row < call.rows; row += rows) step_block(call, row, int(std::min(rows, call.rows - row)));
+    if (call.best_log_probs)
+      for (int64_t row = 0; row < call.rows; ++row)
+        if (std::isnan(call.end_log_probs[row])) return kNotNumbers;
+    if (call.merged) merge(call);
     return kDone;
   }
 
@@ -278,6 +282,33 @@ class Engine : public Layers {
         ids[place] = column + i;
       }
     }
+  }
+
+  // The best continuations of each sentence: `merge_best` of decoding/candidates.py, which says what is meant.
+  void merge(const StepCall& call) const {
+    const int64_t most = call.merged;
+    std::fill(call.merged_totals, call.merged_totals + call.sentences * most, -std::numeric_limits<double>::infinity());
+    for (int64_t row = 0; row < call.rows; ++row) {
+      const int64_t number = call.alive ? call.alive[row] : row, first = number / call.rows_each * most;
+      double *totals = call.merged_totals + first, *log_probs = call.merged_log_probs + first;
+      int64_t *rows = call.merged_rows + first, *ids = call.merged_ids + first;
+      for (int64_t i = row * call.best; i < (row + 1) * call.best; ++i) {
+        const double total = call.best_log_probs[i] + call.totals[number];
+        // Of equal sums the earlier row and id stays before the later one.
+        if (!(total > totals[most - 1])) continue;
+        int64_t place = most - 1;
+        for (; place > 0 && totals[place - 1] < total; --place) {
+          totals[place] = totals[place - 1], log_probs[place] = log_probs[place - 1];
+          rows[place] = rows[place - 1], ids[place] = ids[place - 1];
+        }
+        totals[place] = total, log_probs[place] = call.best_log_probs[i];
+        rows[place] = number % call.rows_each, ids[place] = call.best_ids[i];
+      }
+    }
+    *call.is_plain = most >= call.rows_each;
+    for (int64_t first = 0; *call.is_plain && first < call.sentences * most; first += most)
+      for (int64_t place = first; place < first + call.rows_each; ++place)
+        if (std::isinf(call.merged_totals[place]) || call.merged_ids[place] == call.end_id) *call.is_plain = 0;
   }
 
   void finish(const StepCall& call, int64_t row, double log_sum, int best, const float* values, const int64_t* ids) const {

@@ -20,7 +20,7 @@ struct Shape {
 enum Activation { kRelu = 0, kGelu = 1, kSwiglu = 2 };
 enum Positions { kAdded = 0, kRotary = 1, kRelative = 2, kNone = 3 };
 
-enum Result { kDone = 0, kNoMemory = 1, kNoSuchId = 2, kNoSuchRow = 3 };
+enum Result { kDone = 0, kNoMemory = 1, kNoSuchId = 2, kNoSuchRow = 3, kNotNumbers = 4 };
 
 struct EncodeCall {
   int64_t sentences;
@@ -32,6 +32,7 @@ struct EncodeCall {
 
 struct StepCall {
   int64_t rows, rows_before, stride_before, stride, best, num_forbidden, end_id, places, slot_shift;
+  int64_t sentences, rows_each, merged;  // how many of each sentence are merged; 0: none
   const int64_t* tokens;
   const int64_t* origins;        // the row of the state before that each row goes on from, or null: the same
   const int32_t* lengths_before; // tokens that a row was fed before
@@ -50,6 +51,13 @@ struct StepCall {
   int64_t* best_ids;
   double* end_log_probs;         // (rows)
   float* attention;              // (rows, places), or null
+  const int64_t* alive;          // which of all (sentences, rows each) the rows are, or null: all
+  const double* totals;          // (sentences, rows each): the sums so far
+  double* merged_totals;         // (sentences, merged), best first
+  double* merged_log_probs;
+  int64_t* merged_rows;
+  int64_t* merged_ids;
+  int64_t* is_plain;             // one: whether no sentence's best continuations end or are too few
 };
 
 struct Norm {
