@@ -306,7 +306,7 @@ def page(soak: Soak, equal: dict[str, bool], facts: dict[str, str]) -> str:
     lines += [f"* updates made again: {redone}", ""]
     rows = [[name, "yes" if is_so else "NO"] for name, is_so in equal.items()]
     lines += table([["equal to the undisturbed run", ""], *rows])
-    head = ["", "what happened", "while", "after update", "status", "went on from"]
+    head = ["", "what happened", "while", "after update", "status", "next went on from"]
     return "\n".join([*lines, "", *table([head, *(one.cells(n) for n, one in enumerate(soak.events, 1))]), ""])
 
 
