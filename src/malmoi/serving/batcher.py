@@ -65,6 +65,7 @@ class Batcher:
         self.num_live = 0
         self.numbers = itertools.count()
         self.is_closed = False
+        self.gives_up = False
         self.tokens_per_second = 1_000.0
         self.threads = [
             threading.Thread(target=self.work, name=f"search-{name}-{number}", daemon=True) for number in range(workers)
@@ -76,7 +77,7 @@ class Batcher:
         """Let a ticket wait for its turn; `RefusedError` where too much waits already, or nothing is taken any more."""
         with self.changed:
             if self.is_closed:
-                raise RefusedError(503, "stopping", "the service is stopping", 5)
+                raise stopping()
             if self.waiting_tokens >= self.limits.queue_tokens:
                 seconds = min(LONGEST_RETRY, 1 + int(self.waiting_tokens / self.tokens_per_second))
                 raise RefusedError(429, "queue_full", "too many requests are waiting; try again later", seconds)
@@ -94,6 +95,18 @@ class Batcher:
         ticket.leave()
         with self.changed:
             self.changed.notify_all()
+
+    def give_up(self) -> None:
+        """Tell all who still wait that nothing comes any more."""
+        with self.changed:
+            self.is_closed = self.gives_up = True
+            self.changed.notify_all()
+
+    def look_at(self, ticket: Ticket) -> None:
+        """Whether a ticket's time is over."""
+        if self.gives_up:
+            ticket.fail(stopping())
+        ticket.expire(time.monotonic())
 
     def close(self, seconds: float) -> None:
         """Take nothing more, finish what is here, and end the threads."""
@@ -161,9 +174,9 @@ class Batcher:
     def step(self, flights: dict[Group, Flight], group: Group, jobs: Sequence[Job]) -> None:
         """Drop what nobody wants, make one step, hand out what is done."""
         del jobs
-        flight, now = flights[group], time.monotonic()
+        flight = flights[group]
         for ticket in {job.ticket for job in flight.jobs.values()}:
-            ticket.expire(now)
+            self.look_at(ticket)
         unwanted = [number for number, job in flight.jobs.items() if not job.ticket.is_open]
         flight.batch.remove(unwanted)
         for number in unwanted:
@@ -224,9 +237,8 @@ class Batcher:
 
     def forget_closed(self) -> None:
         """Tickets that nobody waits for, or not any more, give their places up."""
-        now = time.monotonic()
         for ticket in self.tickets:
-            ticket.expire(now)
+            self.look_at(ticket)
         for ticket in [one for one in self.tickets if not one.is_open]:
             self.tickets.remove(ticket)
             self.num_waiting -= len(ticket.waiting)
@@ -238,6 +250,10 @@ class Batcher:
         self.metrics.set("waiting_tokens", self.waiting_tokens, model=self.name)
         self.metrics.set("waiting_sentences", self.num_waiting, model=self.name)
         self.metrics.set("live_sentences", self.num_live, model=self.name)
+
+
+def stopping() -> RefusedError:
+    return RefusedError(503, "stopping", "the service is stopping", 5)
 
 
 class Seats:

@@ -157,6 +157,12 @@ class Models:
         wanted = maybe_match(target, self.targets_of(found)) if found is not None else None
         return self.by_pair[found, wanted] if found is not None and wanted is not None else None
 
+    def give_up(self) -> None:
+        """Tell all who still wait that nothing comes any more."""
+        for model in self.by_name.values():
+            if model.maybe_loaded is not None:
+                model.maybe_loaded.batcher.give_up()
+
     def close(self, seconds: float) -> None:
         for model in self.by_name.values():
             model.close(seconds)

@@ -53,6 +53,8 @@ class StoppingServer(uvicorn.Server):
         if self.maybe_draining_since is None:
             return should_end
         is_late = time.monotonic() - self.maybe_draining_since > self.service.limits.drain_seconds
+        if is_late:
+            self.service.models.give_up()
         return should_end or is_late or not self.service.presence.num_active
 
 
