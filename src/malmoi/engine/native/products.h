@@ -179,23 +179,26 @@ struct Linear {
     middle.assign(stride(), 0);
     int8_t* to = weight8.room(size_t(stride()) * depth);
     std::memset(to, 0, size_t(stride()) * depth);
-    std::vector<int32_t> whole(depth);
+    Buffer<float> room, rounded;
+    float *row = room.room(depth), *whole = rounded.room(depth);
+    const f8 magic = every(12582912.0f);  // makes a float round to a whole number, ties to the even one
     for (int o = 0; o < out; ++o) {
-      const float* row = w + size_t(o) * in;
-      float most = 0.0f;
-      for (int k = 0; k < in; ++k) most = std::max(most, std::fabs(row[k]));
+      std::copy(w + size_t(o) * in, w + size_t(o + 1) * in, row);
+      std::fill(row + in, row + depth, 0.0f);
+      f8 most8 = every(0.0f);
+      for (int k = 0; k < depth; k += 8) most8 = larger(most8, larger(load(row + k), -load(row + k)));
+      const float most = largest(most8);
       // Nothing, or so little that scales would be no ordinary numbers.
       if (most < kLeastWeight) continue;
-      float s = std::max(most / 127.0f, largest_sum<float>(row, in) / float(kMostSum - 1));
+      float s = std::max(most / 127.0f, largest_sum(row, depth) / float(kMostSum - 1));
       for (;; s *= 1.005f) {
-        std::fill(whole.begin(), whole.end(), 0);
-        for (int k = 0; k < in; ++k) whole[k] = int32_t(std::lrint(row[k] / s));
-        if (largest_sum<int32_t>(whole.data(), depth) <= kMostSum) break;
+        for (int k = 0; k < depth; k += 8) store(whole + k, load(row + k) / every(s) + magic - magic);
+        if (largest_sum(whole, depth) <= float(kMostSum)) break;
       }
       scale[o] = s;
       int32_t total = 0;
       for (int k = 0; k < in; ++k) {
-        total += whole[k];
+        total += int32_t(whole[k]);
         size_t group = size_t(o / 8) * (depth / kGroup) + k / kGroup;
         to[group * 128 + (k % kGroup) / 4 * 32 + (o % 8) * 4 + k % 4] = int8_t(whole[k]);
       }
@@ -203,21 +206,20 @@ struct Linear {
     }
   }
 
-  // The largest sum of one sign among the weights that meet in one place of 16 bits.
-  template <class T>
-  static T largest_sum(const T* row, int size) {
-    T most = 0;
-    for (int start = 0; start < size; start += kGroup)
-      for (int half = 0; half < 2; ++half) {
-        T above = 0, below = 0;
-        for (int v = 0; v < 4; ++v)
-          for (int j = 0; j < 2; ++j) {
-            int k = start + 4 * v + 2 * half + j;
-            if (k < size) (row[k] > 0 ? above : below) += row[k] > 0 ? row[k] : -row[k];
-          }
-        most = std::max(most, std::max(above, below));
+  // The largest sum of one sign among the weights that meet in one place of 16 bits; whole groups.
+  static float largest_sum(const float* row, int depth) {
+    const f8 zero = every(0.0f);
+    float most_above = 0.0f, most_below = 0.0f;
+    for (int start = 0; start < depth; start += kGroup) {
+      // Inputs 4 v and 4 v + 1 meet, and so do 4 v + 2 and 4 v + 3.
+      const f8 first = load(row + start), second = load(row + start + 8);
+      const f8 above = larger(zero, first) + larger(zero, second), below = larger(zero, -first) + larger(zero, -second);
+      for (int half = 0; half < 4; half += 2) {
+        most_above = std::max(most_above, (above[half] + above[half + 1]) + (above[half + 4] + above[half + 5]));
+        most_below = std::max(most_below, (below[half] + below[half + 1]) + (below[half + 4] + below[half + 5]));
       }
-    return most;
+    }
+    return std::max(most_above, most_below);
   }
 };
 
