@@ -70,7 +70,14 @@ class Api:
         following = body_of(NextBody, forms=False)
         add("/next", self.next, methods=["POST"], response_model=NextWords, openapi_extra=following)
         explain = body_of(ExplainBody, forms=False)
-        add("/explain", self.explain, methods=["POST"], response_class=HTMLResponse, openapi_extra=explain)
+        add(
+            "/explain",
+            self.explain,
+            methods=["POST"],
+            response_class=Response,
+            responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+            openapi_extra=explain,
+        )
         add("/runs", self.runs, methods=["GET"], response_model=dict[str, Any])
         add("/runs/{name}", self.run, methods=["GET"], response_model=dict[str, Any])
         return router
