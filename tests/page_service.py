@@ -102,7 +102,8 @@ class Service(ThreadingHTTPServer):
         self.faults: list[tuple[int, dict[str, str]]] = []
         """Statuses and headers of the next answers of `/api`."""
         self.gate = threading.Event()
-        """Closed, a stream stops after its first part."""
+        """Closed, a stream stops after its first part: every one, or those of one text."""
+        self.held: str | None = None
         self.gate.set()
         self.key_required = False
         self.models = MODELS
@@ -180,7 +181,7 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/api/stream":
             whole = answer(body)
             sentences = [{**one, "finished": self.server.finished} for one in whole["sentences"]]
-            self.stream({**whole, "sentences": sentences, "notes": self.server.notes})
+            self.stream(body["text"], {**whole, "sentences": sentences, "notes": self.server.notes})
         elif self.path == "/api/next":
             self.send_json({"words": self.choices(body)})
         elif self.path == "/api/explain":
@@ -198,14 +199,15 @@ class Handler(BaseHTTPRequestHandler):
             for text, probability in ((said, 0.5), ("다른", 0.3), ("모든", 0.001))
         ]
 
-    def stream(self, whole: dict[str, Any]) -> None:
+    def stream(self, text: str, whole: dict[str, Any]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
         for place, one in enumerate(whole["sentences"]):
             gap = " " if place else ""
             self.event("partial", {"sentence": place, "gap": gap, "text": one["target"].split(" ")[0]})
-            self.server.gate.wait(20)
+            if self.server.held in (None, text):
+                self.server.gate.wait(20)
             self.event("sentence", {"sentence": place, "gap": gap, **one})
         self.event("done", whole)
 

@@ -75,15 +75,17 @@ def test_a_translation_shows_as_it_is_made(page: Browser, service: Service) -> N
 
 def test_what_is_no_longer_wanted_is_dropped(page: Browser, service: Service) -> None:
     service.gate.clear()
+    service.held = "two small"
     write(page, "two small")
     page.wait(f"{OUTPUT} === '두'")
     write(page, " dogs")
-    page.until(lambda: len(service.bodies("/api/stream")) == 2, "a second request")
-    service.gate.set()
     page.wait(f"{OUTPUT} === '두 작은 개가'")
+    service.gate.set()
+    rest(page, 400)
+    assert page.run(OUTPUT) == "두 작은 개가"
+    assert [body["text"] for body in service.bodies("/api/stream")] == ["two small", "two small dogs"]
     page.click(".source .plain")
     page.wait(f"{OUTPUT} === 'The translation comes as you type'")
-    assert [body["text"] for body in service.bodies("/api/stream")] == ["two small", "two small dogs"]
 
 
 def test_another_word_is_chosen_and_the_rest_follows(page: Browser, service: Service) -> None:
@@ -150,6 +152,7 @@ def test_words_that_belong_together_are_marked_on_both_sides(page: Browser, serv
     translate(page)
     page.hover('[data-place="0.1"]')
     page.wait("document.querySelector('.mirror .on')?.textContent === 'small'")
+    assert page.run("document.querySelector('#output .on').textContent") == "작은"
     shown = "getComputedStyle(document.querySelector('[data-place=\"0.1\"]'), '::after').content"
     assert page.run(shown) == '"71 %"'
     page.hover('.mirror [data-start="10"]')
@@ -289,6 +292,14 @@ def test_a_service_that_asks_for_patience_is_asked_again(page: Browser, service:
     assert len(service.bodies("/api/stream")) == 2
 
 
+def test_how_long_it_takes_is_said_and_need_not_be_waited_for(page: Browser, service: Service) -> None:
+    service.faults = [(429, {"Retry-After": "50"})]
+    write(page, TEXT)
+    page.wait("/Once more in (49|50) s/.test(document.querySelector('.fault')?.textContent)")
+    page.click(".fault button")
+    page.wait(WHOLE)
+
+
 def test_faults_are_told_and_tried_again(page: Browser, service: Service) -> None:
     service.faults = [(500, {}), (400, {})]
     write(page, TEXT)
@@ -416,6 +427,9 @@ def test_pieces_of_the_page_by_themselves(page: Browser) -> None:
         {"event": "message", "data": "x"},
         {"event": "done", "data": "ü"},
     ]
+    rows = "[{step: 1}, {step: 2, loss: 1}], [{step: 2, loss: 1}, {step: 2, valid_loss: 3}, {step: 3}], 1"
+    joined = page.run(f"import('./watch.js').then((m) => m.joinRows({rows}))")
+    assert [row["step"] for row in joined] == [1, 2, 2, 3]
     differences = "import('./words.js').then((m) => m.differences('a new dog runs', 'the dog runs'))"
     assert [one["text"] for one in page.run(differences) if one["marked"]] == ["a", "new"]
     percents = "import('./confidence.js').then((m) => [1, 0.9999, 0.5, 0.004, 0.0001].map(m.percent))"
