@@ -6,6 +6,7 @@ came of it. The order of work: check everything, read and clean, choose settings
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -37,6 +38,7 @@ from malmoi.text.tokenizer import Tokenizers
 from malmoi.training.memory import free_memory
 from malmoi.training.outcome import Outcome
 from malmoi.training.ranks import Ranks, join_ranks
+from malmoi.training.signals import StopSignals
 from malmoi.training.surroundings import describe_surroundings
 
 FINE_TUNING: Settings = {"training": {"schedule": "inverse_sqrt", "lr": 3e-4, "warmup_steps": 100}}
@@ -102,7 +104,11 @@ def train(request: TrainRequest, given: Given, *, quiet: bool) -> Trained:
             if folder.metrics.exists():
                 write_atomically(folder.curves, learning_curves(read_metrics(folder.metrics)).encode())
             if outcome.signal_number is None:
-                report = finish_run(folder, config, material, outcome)
+                with StopSignals(is_launched=ranks.count > 1) as signals:
+                    trained = outcome
+                    report = signals.cut_short(lambda: finish_run(folder, config, material, trained))
+                if report is None:
+                    outcome = stopped_while_finishing(outcome, signals)
     return Trained(folder, config, material, outcome, report, ranks.is_first)
 
 
@@ -288,7 +294,17 @@ def note_start(folder: RunFolder, config: RunConfig, num_ranks: int) -> None:
     write_atomically(folder.environment, json.dumps({"starts": starts}, ensure_ascii=False, indent=1).encode())
 
 
-def finish_run(folder: RunFolder, config: RunConfig, material: Material, outcome: Outcome) -> Report | None:
+def stopped_while_finishing(outcome: Outcome, signals: StopSignals) -> Outcome:
+    """The outcome of a run to go on with, as a signal came before its model was there."""
+    assert signals.received is not None
+    name = signal.Signals(signals.received).name
+    get_logger().warning(
+        "received %s: training is over and saved, but the finished model is not made; the same command makes it", name
+    )
+    return replace(outcome, reason="signal", signal_number=signals.received)
+
+
+def finish_run(folder: RunFolder, config: RunConfig, material: Material, outcome: Outcome) -> Report:
     """The finished model, unless nothing was learned that could be one."""
     if outcome.best is None:
         raise ConfigError("the run ended before its first checkpoint: raise its limits")

@@ -123,10 +123,13 @@ class Adam:
         return self.moments[name]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What it remembers, by kind and name."""
-        return {
-            f"{kind}/{name}": value for name in self.parameters for kind, value in self.moments.get(name, {}).items()
-        }
+        """What it remembers, by kind and name; nothing before the first update.
+
+        What never had a gradient is remembered as it began, so that a state that lacks a name was made without it.
+        """
+        if not self.moments:
+            return {}
+        return {f"{kind}/{name}": value for name in self.parameters for kind, value in self.moments_of(name).items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> list[str]:
         """Put back what `tensors` gave; returns names of parameters for which it holds nothing, unless all lack."""

@@ -1,11 +1,13 @@
 """Prepared stores as the data of a run: alone, several as one, unlike ones, changed ones."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 from tests.product_toys import FAST, sentences, write
 
+from malmoi.commands import train as train_module
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.plan import TrainRequest, read_given
 from malmoi.commands.prepare import run_prepare
@@ -154,6 +156,29 @@ def test_a_store_that_was_made_anew_is_refused_by_name(two: tuple[str, str], tmp
     prepare(config.parent.parent, "second", *(str(source.pairs) for source in stored.data), like=two[0])
     with pytest.raises(DataError, match=r"second/data/train/00: this store changed"):
         check_stores(run, open_stores(both).material.train)
+
+
+def test_a_signal_while_the_model_is_finished_is_told(
+    two: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the same command makes the model."""
+    words = (two[0], *(word for word in FAST if not word.startswith("text.")), "training.max_steps=2")
+    request = TrainRequest(words=words, out=tmp_path / "run")
+    original = train_module.finish_run
+
+    def stopped(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("not cut short")
+
+    monkeypatch.setattr(train_module, "finish_run", stopped)
+    with caplog.at_level("WARNING", logger="malmoi"):
+        trained = train(request, read_given(request), quiet=True)
+    assert (trained.outcome.exit_status, trained.report) == (143, None)
+    assert "received SIGTERM: training is over and saved" in caplog.text
+    assert not (tmp_path / "run" / "model").exists()
+    monkeypatch.setattr(train_module, "finish_run", original)
+    assert train(request, read_given(request), quiet=True).outcome.exit_status == 0
+    assert (tmp_path / "run" / "model").exists()
 
 
 def test_a_run_on_two_stores_with_stages_goes_on_bit_for_bit(two: tuple[str, str], tmp_path: Path) -> None:

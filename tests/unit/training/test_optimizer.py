@@ -84,6 +84,21 @@ def test_a_store_that_lacks_a_parameter_is_told() -> None:
     assert optimizer.restore(stored) == [lacking]
 
 
+def test_what_never_had_a_gradient_is_not_taken_for_frozen() -> None:
+    """It goes on as one that begins to move."""
+    moved, still = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    first = Adam({"moved": moved, "still": still}, TrainingConfig())
+    assert first.tensors() == {}
+    moved.grad = torch.ones(3)
+    first.step(0.1)
+    again = Adam({"moved": moved, "still": still}, TrainingConfig())
+    assert again.restore(first.tensors()) == []
+    assert again.moments["still"]["step"].item() == 0
+    assert Adam({"moved": moved, "frozen before": still}, TrainingConfig()).restore(first.tensors()) == [
+        "frozen before"
+    ]
+
+
 def test_no_compiler_is_loaded() -> None:
     """`torch.optim` loads one when an optimiser is made, which takes longer than many an update."""
     code = """if True:
