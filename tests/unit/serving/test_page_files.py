@@ -64,7 +64,7 @@ def test_what_comes_from_others_is_what_the_manifest_says(package: dict[str, str
         )
     assert hashlib.sha256(content).hexdigest() == file["source_sha256"]
     assert package["license"] in {"MIT", "Apache-2.0"}
-    assert package["source"].startswith(f"https://registry.npmjs.org/{package['name']}/-/")
+    assert package["source"] == f"npm:{package['name']}@{package['version']}"
 
 
 def test_nothing_else_comes_from_others() -> None:
