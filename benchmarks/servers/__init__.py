@@ -1,0 +1,1 @@
+"""Servers that `benchmarks/serve.py` asks, and the clients that ask them."""
