@@ -5,6 +5,7 @@ the network in torch.
 """
 
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from decoders.task import Output, Task
 
@@ -14,8 +15,6 @@ MEAN_SOURCE = 16
 
 class Malmoi:
     def __init__(self, task: Task) -> None:
-        import torch
-
         from malmoi.engine.choose import allows_threads
         from malmoi.translate import Translator
 
@@ -34,9 +33,10 @@ class Malmoi:
         else:
             self.translator = Translator.load(task.model, device="cpu", threads=task.workers)
             self.translator.tell = False
-            if not allows_threads(self.translator.scorer_for(self.translator.decoding)):
+            if not allows_threads(self.translator.scorer_for(self.translator.resolve({"precision": task.precision}))):
                 raise SystemExit("the engine is not built: malmoi doctor --build")
-        self.versions = f"torch {torch.__version__}"
+        # The engine needs no torch, and its memory is measured.
+        self.versions = f"torch {version('torch')}, numpy {version('numpy')}"
 
     def translate(self, texts: Sequence[str], beam: int, batch_size: int) -> list[Output]:
         options: dict[str, object] = {

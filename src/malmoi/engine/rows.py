@@ -103,10 +103,11 @@ class SlotPool:
         # Twice as many as are needed, so that the next sweeps are far away, but not more than three times as many.
         size = 1 << self.shift
         least, most = (-(-times * (len(used) + wanted) // size) for times in (2, 3))
-        last_used = (int(used[-1]) >> self.shift) + 1
-        self.resize(min(max(len(self.chunks), least), max(most, last_used)))
-        is_free = np.ones(self.num_slots, dtype=np.bool_)
-        is_free[used] = False
+        num_chunks = min(max(len(self.chunks), least), most)
+        self.resize(max(num_chunks, (int(used[-1]) >> self.shift) + 1))
+        # What lies behind is not given out any more, so that it is free, and can go, at one of the next sweeps.
+        is_free = np.ones(num_chunks << self.shift, dtype=np.bool_)
+        is_free[used[used < len(is_free)]] = False
         self.give_out(is_free.nonzero()[0])
 
     def give_out(self, slots: NDArray[np.intp]) -> None:
