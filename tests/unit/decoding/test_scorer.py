@@ -1,7 +1,10 @@
 """Networks and ensembles as scorers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from torch import Tensor
 
 from malmoi.config import DecodingConfig, RnnConfig
 from malmoi.decoding.forced import force
@@ -61,3 +64,28 @@ def test_a_network_gives_normalised_log_probabilities() -> None:
     log_probs, _ = scorer.step(np.array([scorer.start_id]), state)
     assert log_probs.shape == (1, 9)
     assert np.exp(log_probs).sum() == pytest.approx(1.0, abs=1e-5)
+
+
+class ElsewhereTensor(Tensor):
+    """A tensor that, as all on a GPU, numpy cannot look into until it has been fetched."""
+
+    def numpy(self, *, force: bool = False) -> Any:
+        raise TypeError("this tensor is not in the processor's memory")
+
+    def cpu(self, *_: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.as_subclass(Tensor)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_what_is_computed_elsewhere_is_fetched(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates are chosen where the network computes; whole tables are fetched where the search needs them."""
+    scorer = ModelScorer(build_model(RnnConfig(width=8, hidden=8, attention="dot"), 9, 9, seed=3).eval())
+    requests = [Request((2, 3, END)), Request((4, END), prefix=(5,)), Request((6, 7, 8, END))]
+    config = DecodingConfig(beam_size=width, n_best=width, min_length=2, max_length=6)
+    expected = search(scorer, requests, config, (0,), keep_attention=True)
+    log_probs = scorer.log_probs
+    monkeypatch.setattr(scorer, "log_probs", lambda hidden: log_probs(hidden).as_subclass(ElsewhereTensor))
+    assert search(scorer, requests, config, (0,), keep_attention=True) == expected
+    # Alone, without the prefix of another one, it asks for candidates.
+    alone = search(scorer, requests[:1], config, (0,), keep_attention=True)[0]
+    assert [one.ids for one in alone] == [one.ids for one in expected[0]]
