@@ -76,14 +76,16 @@ def family(process: int) -> list[int]:
 def run(words: list[str], folder: Path, stop: Callable[[], bool] = lambda: False) -> Taken:
     """A command, watched until it ends or is to be killed; its metrics grow in `folder`/metrics.jsonl."""
     taken, began, cpu_before = Taken(), time.monotonic(), sum(os.times()[2:4])
-    before = num_rows(folder)
+    rows = num_rows(folder)
     with tempfile.TemporaryFile() as told:
         process = subprocess.Popen([sys.executable, "-m", "malmoi", *words], stdout=told, stderr=told)
         killed = False
         while process.poll() is None:
             alive = sum(anonymous_megabytes(str(one)) for one in family(process.pid))
             taken.anonymous_megabytes = max(taken.anonymous_megabytes, alive)
-            if not taken.first_update_seconds and num_rows(folder) > before:
+            # Rows of updates that were not saved go first, when a run goes on.
+            before, rows = rows, num_rows(folder)
+            if not taken.first_update_seconds and rows > before:
                 taken.first_update_seconds = time.monotonic() - began
                 taken.first_update_cpu_seconds = cpu_seconds(process.pid)
             if stop():
@@ -155,7 +157,7 @@ def take_batches(batch_tokens: str, seconds: str, *folders: str) -> None:
     before = anonymous_megabytes()
     start = time.perf_counter()
     stores = [Store.open(path) for name in folders for path in sorted((Path(name) / "data" / "train").iterdir())]
-    opened = time.perf_counter()
+    opened, opened_cpu = time.perf_counter(), time.process_time()
 
     def make(indices: IntArray, epoch: int, position: int) -> Batch:
         del epoch, position
@@ -166,13 +168,13 @@ def take_batches(batch_tokens: str, seconds: str, *folders: str) -> None:
     peak = 0.0
     with BatchStream(plan, make) as stream:
         next(stream)
-        first = time.perf_counter()
+        first, first_cpu = time.perf_counter(), time.process_time()
         while time.perf_counter() < first + float(seconds):
             tokens += next(stream)[2].num_target_tokens
             num_batches += 1
             if num_batches % 100 == 0:
                 peak = max(peak, anonymous_megabytes())
-        taken = time.perf_counter() - first
+        taken, taken_cpu = time.perf_counter() - first, time.process_time() - first_cpu
     found = {
         "pairs": sum(store.num_pairs for store in stores),
         "tokens": sum(int(store.source_offsets[-1] + store.target_offsets[-1]) for store in stores),
@@ -180,8 +182,10 @@ def take_batches(batch_tokens: str, seconds: str, *folders: str) -> None:
         "windows": plan.num_windows(),
         "open_seconds": opened - start,
         "first_batch_seconds": first - opened,
+        "first_batch_cpu_seconds": first_cpu - opened_cpu,
         "batches_per_second": num_batches / taken,
-        "target_tokens_per_second": tokens / taken,
+        "batches_per_cpu_second": num_batches / taken_cpu,
+        "target_tokens_per_cpu_second": tokens / taken_cpu,
         "anonymous_megabytes": peak,
         "anonymous_megabytes_at_start": before,
     }
@@ -237,10 +241,10 @@ def page(figures: dict[str, Any], how: dict[str, str]) -> str:
         ("the same, lines per second of wall time", "{lines_per_second:,.0f}"),
         ("anonymous memory of `malmoi prepare` at most, all processes, MB", "{prepare_megabytes:,.0f}"),
         ("opening the stores, s", "{open_seconds:.2f}"),
-        ("first batch from open stores, s", "{first_batch_seconds:.2f}"),
+        ("first batch from open stores, s", "{first_batch_seconds:.2f} (processor {first_batch_cpu_seconds:.2f})"),
         ("windows of an epoch", "{windows}"),
-        ("batches per second", "{batches_per_second:,.0f}"),
-        ("target tokens per second", "{target_tokens_per_second:,.0f}"),
+        ("batches per second", "{batches_per_second:,.0f} (of processor time {batches_per_cpu_second:,.0f})"),
+        ("target tokens per second of processor time", "{target_tokens_per_cpu_second:,.0f}"),
         ("anonymous memory of a process that takes batches, after imports, MB", "{anonymous_megabytes_at_start:.0f}"),
         ("the same at most, MB", "{anonymous_megabytes:.0f}"),
         ("`malmoi train` to its first update, s", "{start_seconds:.1f} (processor {start_cpu_seconds:.1f})"),

@@ -41,7 +41,7 @@ def measure_run(run: RunFolder) -> dict[str, int | None]:
     check_machine(config)
     training, device = config.training, choose_device(config.training.device)
     plan = BatchPlan(material.train, training.batch_tokens, training.seed)
-    epoch = plan.epoch(0)
+    epoch = plan.window(0)
     largest = max(range(len(epoch)), key=lambda place: int(plan.costs(epoch[place]).max()) * len(epoch[place]))
     maker = BatchMaker(material.train, material.tokenizers, training.seed)
     batch = maker(np.asarray(epoch[largest]), 0, largest).to(device)

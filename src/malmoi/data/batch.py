@@ -128,7 +128,9 @@ def collate(stores: Sequence[Store], indices: IntArray, source_padding_id: int, 
     target = Padded(np.empty(len(indices), dtype=np.int64))
     lines = np.empty(len(indices), dtype=np.int64)
     owned = [
-        (stores[number], owners == number, indices[owners == number] - bounds[number]) for number in np.unique(owners)
+        (store, owners == number, indices[owners == number] - bounds[number])
+        for number, store in enumerate(stores)
+        if len(stores) == 1 or number in owners
     ]
     for store, rows, local in owned:
         # A file that was cut short would end the program when what is no longer there is looked at.

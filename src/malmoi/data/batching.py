@@ -15,6 +15,7 @@ are shuffled with each other. docs/decisions/0012-windows-over-large-corpora.md 
 """
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -119,6 +120,7 @@ class BatchPlan:
         """By stage; number 0 is what comes before the first."""
         self.begins = (0, *(stage.after_steps for stage in stages))
         assert all(len(one) == len(self.stores) for one in self.weights)
+        self.window_counts = [self.count_windows(weights) for weights in self.weights]
         self.bounds = np.cumsum([0, *(store.num_pairs for store in stores)])
         self.index_type = np.int32 if self.bounds[-1] < 2**31 else np.int64
         self.num_too_long = sum(store.count_longer(batch_tokens) for store in stores)
@@ -141,11 +143,15 @@ class BatchPlan:
 
     def stage_at(self, taken: int) -> int:
         """The stage of the batch that comes after so many."""
-        return int(np.searchsorted(self.begins, taken, side="right")) - 1
+        return bisect_right(self.begins, taken) - 1
 
     def num_windows(self, stage: int = 0) -> int:
         """In how many windows an epoch is laid out."""
-        sizes = zip(self.stores, self.weights[stage], strict=True)
+        return self.window_counts[stage]
+
+    def count_windows(self, weights: Sequence[float]) -> int:
+        """As many as it takes, where stores have these weights."""
+        sizes = zip(self.stores, weights, strict=True)
         num_pairs = sum(exact(weight) * store.num_pairs for store, weight in sizes)
         return max(1, -(-int(num_pairs) // WINDOW_PAIRS))
 

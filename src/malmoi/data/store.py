@@ -123,11 +123,16 @@ class Store:
     def num_pairs(self) -> int:
         return self.manifest.num_pairs
 
+    @cached_property
+    def paths(self) -> dict[str, Path]:
+        """Its files by name."""
+        return {name: self.folder / name for name in FILES}
+
     def check(self) -> None:
         """`DataError` with its name where a file is gone, or holds something else than it did when it was opened."""
-        for name, time in self.times.items():
+        for name, path in self.paths.items():
             try:
-                status = (self.folder / name).stat()
+                status, time = path.stat(), self.times[name]
                 is_same = (status.st_size, status.st_mtime_ns) == (self.manifest.files[name].size, time)
             except FileNotFoundError:
                 is_same = False
