@@ -355,6 +355,14 @@ def test_the_log_holds_no_text_of_users(tmp_path: Path) -> None:
     handler.close()
     log = (tmp_path / "log.txt").read_text(encoding="utf-8")
     assert "loaded from" in log and secret not in log and "☃" not in log and secret not in metrics
+    handler = add_log_file(tmp_path / "log.txt")
+    with serving(log_text=True) as running:
+        running.post("/translate", {**GOOD, "q": f"{secret}\n\u2028x"})
+    get_logger().removeHandler(handler)
+    handler.close()
+    # Whatever a text holds, it stays on its line.
+    (line,) = [line for line in (tmp_path / "log.txt").read_bytes().split(b"\n") if secret.encode() in line]
+    assert b"\\n\\u2028x" in line
 
 
 def start(*words: str) -> "tuple[subprocess.Popen[str], int]":

@@ -66,7 +66,8 @@ class Batcher:
         self.numbers = itertools.count()
         self.is_closed = False
         self.gives_up = False
-        self.tokens_per_second = 1_000.0
+        self.busy_since = time.monotonic()
+        self.done_tokens = 0
         self.threads = [
             threading.Thread(target=self.work, name=f"search-{name}-{number}", daemon=True) for number in range(workers)
         ]
@@ -79,9 +80,12 @@ class Batcher:
             if self.is_closed:
                 raise stopping()
             if self.waiting_tokens >= self.limits.queue_tokens:
-                seconds = min(LONGEST_RETRY, 1 + int(self.waiting_tokens / self.tokens_per_second))
-                raise RefusedError(429, "queue_full", "too many requests are waiting; try again later", seconds)
+                raise RefusedError(
+                    429, "queue_full", "too many requests are waiting; try again later", self.seconds_to_wait()
+                )
             if ticket.waiting:
+                if not self.num_waiting and not self.num_live:
+                    self.busy_since, self.done_tokens = time.monotonic(), 0
                 self.tickets.append(ticket)
                 self.num_waiting += len(ticket.waiting)
                 self.waiting_tokens += sum(job.length for job in ticket.waiting)
@@ -89,6 +93,11 @@ class Batcher:
                 self.changed.notify_all()
         if not ticket.num_missing:
             ticket.tell()
+
+    def seconds_to_wait(self) -> int:
+        """How long what waits will take, as fast as it went since there was last nothing to do."""
+        speed = self.done_tokens / max(time.monotonic() - self.busy_since, 0.001)
+        return 1 + int(min(LONGEST_RETRY - 1, self.waiting_tokens / max(speed, 1.0)))
 
     def leave(self, ticket: Ticket) -> None:
         """Nobody waits for a ticket any more; it leaves before the next step."""
@@ -195,6 +204,7 @@ class Batcher:
             del flights[group]
         with self.changed:
             self.num_live -= len(done)
+            self.done_tokens += sum(job.length for job, _ in done)
             self.tell_gauges()
         self.metrics.add("steps", model=self.name)
         self.metrics.add("sentences", len(done), model=self.name)

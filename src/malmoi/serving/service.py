@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 from starlette.requests import Request
 
 from malmoi.decoding.interface import Hypothesis
+from malmoi.log import get_logger
 from malmoi.serving.detection import Detector
 from malmoi.serving.guard import Presence
 from malmoi.serving.keys import Client, Keys
@@ -107,6 +108,8 @@ class Service:
         arguments = (loaded, model.description, texts, wish, self.limits)
         plan = make_plan(*arguments) if total <= SHORT_CHARACTERS else await self.in_thread(make_plan, *arguments)
         self.metrics.add("characters", total)
+        if self.limits.log_text:
+            get_logger().info("%s: %r", model.description.name, list(texts))
         return loaded, plan
 
     async def client_of(self, request: Request, given: object = None) -> Client | None:

@@ -120,6 +120,7 @@ def translate(text: str, target: str, pairs: tuple[tuple[int, int], ...] = ()) -
         ("x <img> y", "X Y", ((0, 0), (1, 1)), "X <img> Y"),
         ("<b>Hello </b>you", "Hallo du", ((0, 0), (1, 1)), "<b>Hallo</b> du"),
         ("a < b & c", "A < B & C", (), "A &lt; B &amp; C"),
+        ("a < <b>b</b>", "A < B", ((0, 0), (1, 1), (2, 2)), "A &lt; <b>B</b>"),
         ("<b>a</b>", "", (), "<b></b>"),
     ],
 )
