@@ -216,9 +216,9 @@ def use_store(store: Store, options: argparse.Namespace, stages: list[Stage]) ->
         next(stream)
     with measured("batches", stages) as batches:
         taken = take_batches(stream, options.seconds)
-    # As at the turn of an epoch, while the order of the one before is still held.
-    with measured("order of the next epoch", stages) as ordering:
-        plan.epoch(1)
+    # As at the turn of an epoch, while the window before is still held.
+    with measured("a window of the next epoch", stages) as ordering:
+        plan.window(1)
     stream.close()
     return {
         "pairs": store.num_pairs,
@@ -228,7 +228,8 @@ def use_store(store: Store, options: argparse.Namespace, stages: list[Stage]) ->
         "target_tokens_per_second": taken["target_tokens"] / batches.seconds,
         "real_source": taken["source_tokens"] / taken["source_area"],
         "real_target": taken["target_tokens"] / taken["target_area"],
-        "epoch_order_seconds": ordering.seconds,
+        "windows": plan.num_windows(),
+        "window_seconds": ordering.seconds,
     }
 
 
@@ -300,7 +301,8 @@ def table(figures: dict[str, Any], how: dict[str, str]) -> str:
         ("tokens, both sides, end symbols included", "{tokens:,}"),
         *(text if "lines_per_second" in figures else []),
         ("time to the first batch from an open store, s", "{first_batch_seconds:.2f}"),
-        ("order of another epoch, s (made by the thread that makes batches)", "{epoch_order_seconds:.2f}"),
+        ("windows of an epoch", "{windows}"),
+        ("another window, s (made beside batches where an epoch has several)", "{window_seconds:.2f}"),
         ("batches per second", "{batches_per_second:,.0f}"),
         ("target tokens per second", "{target_tokens_per_second:,.0f}"),
         ("real tokens in a batch, source / target", "{real_source:.1%} / {real_target:.1%}"),
