@@ -11,6 +11,7 @@ from malmoi.config import TrainingConfig
 from malmoi.errors import ConfigError
 from malmoi.training.loss import ModelWithLoss
 from malmoi.training.optimizer import Adam, trainable_parameters
+from malmoi.training.ranks import Ranks
 from malmoi.training.step import Updater
 
 # Sides with the end symbol are 2 to 9 long; the last group is not full in any cut.
@@ -97,6 +98,22 @@ def test_a_single_pair_that_does_not_fit_is_told() -> None:
     one = updater()
     limit_memory(one.model.network, 6)
     with pytest.raises(ConfigError, match=r"too small for a single pair of 9 tokens.*max_tokens"):
+        one.update(BATCH, 0.01, (1, 1))
+
+
+class Both(Ranks):
+    """Two ranks of which the other one always says the same."""
+
+    def gather(self, *numbers: float) -> list[tuple[float, ...]]:
+        return [numbers, numbers]
+
+
+def test_where_others_cannot_be_told_the_error_says_what_to_do() -> None:
+    """As with a model in pieces, whose ranks wait for each other in each layer."""
+    one = updater()
+    one.ranks, one.may_run_out = Both(0, 2), True
+    limit_memory(one.model.network, 25)
+    with pytest.raises(ConfigError, match=r"CUDA out of memory.*smaller training.micro_batch_tokens.*last saved"):
         one.update(BATCH, 0.01, (1, 1))
 
 
