@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from engine_library import native_library
 from malmoi.config import DecodingConfig, Precision, TransformerConfig
+from malmoi.decoding import batch
 from malmoi.decoding.batch import SearchBatch
 from malmoi.decoding.beam import is_plain
 from malmoi.decoding.candidates import merge_best
@@ -187,7 +188,9 @@ def test_merged_candidates_are_those_that_the_search_merges(
     token_A = np.full(len(alive), scorer.start_id)
     maybe_alive = None if len(alive) == totals_BK.size else alive
     asked = (token_A, state, 2 * width, np.array([0]), None if may_end else np.ones(len(alive), dtype=np.bool_))
-    mine, after = scorer.step_merged(*asked, totals_BK, maybe_alive)
+    merged, after = scorer.step_merged(*asked, totals_BK, maybe_alive)
+    mine = merged.candidates
+    assert merged.plain == ()
     assert after.num_rows == len(alive)
     theirs = merge_best(scorer.step_best(*asked)[0], maybe_alive, totals_BK, 2 * width)
     assert mine.totals_BC.tolist() == theirs.totals_BC.tolist()
@@ -199,6 +202,33 @@ def test_merged_candidates_are_those_that_the_search_merges(
     ):
         assert one[real].tolist() == other[real].tolist()
     assert mine.maybe_plain == is_plain(theirs, width, END)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["learned-swiglu-bias", "transformer-uneven", "transformer-rotary-post"])
+def test_steps_at_once_are_those_one_by_one(name: str, precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit, up to the limits of length and of positions, with sentences that come in between."""
+    scorer, plain_steps = engine(name, precision), list[int]()
+    given = scorer.step_merged
+
+    def count(*args: Any) -> Any:
+        found = given(*args)
+        plain_steps.append(len(found[0].plain))
+        return found
+
+    monkeypatch.setattr(scorer, "step_merged", count)
+    requests = [Request(sentence(seed, seed % 7)) for seed in range(9)]
+    for settings_ in ({"beam_size": 1}, {"beam_size": 4, "n_best": 2}, {"beam_size": 3, "batch_tokens": 60}):
+        for most in (5, 16):
+            config = options(**settings_, max_length=most, max_length_extra=most)
+            monkeypatch.setattr(batch, "STEPS_AT_ONCE", 1)
+            expected = search(scorer, requests, config, (0,))
+            assert not any(plain_steps)
+            monkeypatch.setattr(batch, "STEPS_AT_ONCE", 8)
+            assert search(scorer, requests, config, (0,)) == expected
+            assert [search(scorer, [one], config, (0,))[0] for one in requests] == expected
+            assert max(plain_steps) > 1
+            plain_steps.clear()
 
 
 def test_more_candidates_than_tokens_are_empty_places() -> None:

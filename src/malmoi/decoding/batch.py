@@ -8,6 +8,7 @@ Letters: B sentences, K rows of a sentence, R = B x K rows, A rows that hold a h
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -34,6 +35,11 @@ from malmoi.decoding.rules import NO_IDS, Bans, ForbiddenIds, ForcedPrefix, Limi
 from malmoi.decoding.running import Continuations, Running
 from malmoi.decoding.sampling import SampleChooser, draw_numbers
 from malmoi.decoding.scoring import Scoring
+
+STEPS_AT_ONCE = 8
+"""So many plain steps of few rows are made without a look at them; others can come in after that."""
+
+FEW_ROWS = 32
 
 
 class SearchBatch:
@@ -133,9 +139,9 @@ class SearchBatch:
         """One more token for every row; the answers of sentences that are done with it, by their numbers."""
         running = self.running
         assert running is not None, "there is nothing to search"
-        live, scorer = running.live, self.scorer
-        choice, state = self.choose(running)
-        seen = None
+        scorer = self.scorer
+        running, choice, state = self.choose(running)
+        self.running, live, seen = running, running.live, None
         if running.record:
             attention_RS = None if state.attention_RS is None else spread(state.attention_RS, live, 0.0)
             seen = running.record.add(attention_RS, running.num_tokens_R)
@@ -165,8 +171,11 @@ class SearchBatch:
         """Each row by its own number."""
         return np.tile(np.arange(self.width), (len(live.sentences), 1))
 
-    def choose(self, running: Running) -> tuple[Choice, DecoderState]:
-        """Ask the scorer, for candidates alone where it can choose them and nothing needs to see more."""
+    def choose(self, running: Running) -> tuple[Running, Choice, DecoderState]:
+        """Ask the scorer, for candidates alone where it can choose them and nothing needs to see more.
+
+        It may make plain steps before; sentences as they are after those come first.
+        """
         live, chooser = running.live, self.chooser
         maybe_bans = None
         if self.maybe_best is not None and not running.constraints.active:
@@ -176,15 +185,30 @@ class SearchBatch:
             no_end_A = None if no_end_R is None else no_end_R[live.alive]
             asked = (running.token_A, running.state, 2 * self.width, maybe_bans.ids, no_end_A)
             if self.maybe_merging is not None and live.at_limit_B is None:
-                candidates, state = self.maybe_merging.step_merged(*asked, live.totals_BK, live.maybe_alive)
-                return chooser.choose_merged(candidates, live), state
+                most = self.most_steps(running) if no_end_A is None else 1
+                merged, state = self.maybe_merging.step_merged(*asked, live.totals_BK, live.maybe_alive, most)
+                if merged.plain:
+                    live = live.pass_over(merged.plain, merged.totals_BK)
+                    running = replace(running, live=live)
+                return running, chooser.choose_merged(merged.candidates, live), state
             best, state = self.maybe_best.step_best(*asked)
-            return chooser.choose_best(best, live), state
+            return running, chooser.choose_best(best, live), state
         log_probs_AV, state = self.scorer.step(running.token_A, running.state)
         log_probs_RV = spread(log_probs_AV, live, -np.inf)
         for rule in (*running.rules, running.constraints):
             rule.apply(log_probs_RV)
-        return chooser.choose(log_probs_RV, live, running.constraints), state
+        return running, chooser.choose(log_probs_RV, live, running.constraints), state
+
+    def most_steps(self, running: Running) -> int:
+        """How many steps may be made before something has to be looked at: one where outputs are there to compare with,
+        where attention is kept, or where the steps themselves take long."""
+        live = running.live
+        if live.totals_BK.size > FEW_ROWS or live.maybe_alive is not None or running.record is not None:
+            return 1
+        if any(sentence.pool.threshold > -np.inf for sentence in live.sentences):
+            return 1
+        most = min(STEPS_AT_ONCE, live.steps_left)
+        return most if self.scorer.max_steps is None else min(most, max(self.scorer.max_steps - live.most_said, 1))
 
     def collect(self, taken_BK: Flags, continuations: Continuations, record: AttentionRecord | None) -> None:
         """Put outputs aside: the marked continuations, if they are good enough for the pools of their sentences."""

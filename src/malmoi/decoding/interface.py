@@ -157,6 +157,22 @@ class BestScorer(Protocol):
         ...
 
 
+class Said(NamedTuple):
+    """One step of all rows: the rows of the step before that they continue, and what they said then."""
+
+    rows_R: Integers
+    ids_R: Integers
+    log_probs_R: Floats
+
+
+class Merged(NamedTuple):
+    """Candidates of the last step that was made, the plain steps before it, and the sums after those."""
+
+    candidates: Candidates
+    plain: tuple[Said, ...]
+    totals_BK: Floats
+
+
 class MergingScorer(BestScorer, Protocol):
     """A scorer that can also merge the candidates of a sentence's rows."""
 
@@ -169,10 +185,13 @@ class MergingScorer(BestScorer, Protocol):
         no_end_A: Flags | None,
         totals_BK: Floats,
         maybe_alive: Integers | None,
-    ) -> tuple[Candidates, DecoderState]:
+        most_steps: int = 1,
+    ) -> tuple[Merged, DecoderState]:
         """`step_best`, and what `merge_best` of `candidates.py` makes of it.
 
-        The rows are those with the numbers `maybe_alive` of all, None for all of them.
+        The rows are those with the numbers `maybe_alive` of all, None for all of them. If all are alive and may end,
+        up to `most_steps` may be made at once: a step whose K best continuations of each sentence are there, none of
+        them ending, is plain, since those live on, and the next step may follow.
         """
         ...
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from malmoi.decoding.interface import Flags, Floats, Hypothesis, Ids, Integers, Request
+from malmoi.decoding.interface import Flags, Floats, Hypothesis, Ids, Integers, Request, Said
 from malmoi.decoding.rules import Limits
 
 
@@ -74,14 +74,6 @@ class Sentence:
     limits: Limits
     pool: Pool | Samples
     draws: Floats | None = None
-
-
-class Said(NamedTuple):
-    """One step of all rows: the rows of the step before that they continue, and what they said then."""
-
-    rows_R: Integers
-    ids_R: Integers
-    log_probs_R: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +181,18 @@ class Live:
             said=said,
             most_said=most_said,
             steps_left=int((most_B - num_tokens_B).min()),
+        )
+
+    def pass_over(self, plain: tuple[Said, ...], totals_BK: Floats) -> Self:
+        """After some plain steps."""
+        return replace(
+            self,
+            num_tokens_B=self.num_tokens_B + len(plain),
+            totals_BK=totals_BK,
+            said=(*self.said, *plain),
+            most_said=self.most_said + len(plain),
+            steps_left=self.steps_left - len(plain),
+            is_full=True,
         )
 
     def append(self, other: Self) -> Self:

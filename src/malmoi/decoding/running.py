@@ -12,8 +12,8 @@ import numpy as np
 
 from malmoi.decoding.attention import AttentionRecord
 from malmoi.decoding.constraints import Constraints
-from malmoi.decoding.interface import DecoderState, Floats, Integers
-from malmoi.decoding.live import Choice, Live, Said
+from malmoi.decoding.interface import DecoderState, Floats, Integers, Said
+from malmoi.decoding.live import Choice, Live
 from malmoi.decoding.rules import Rule
 
 

@@ -110,6 +110,11 @@ class StepCall(ctypes.Structure):
                 "is_plain",
             )
         ),
+        ("most_steps", ctypes.c_int64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("num_plain", "plain_rows", "plain_ids", "plain_log_probs", "plain_totals")
+        ),
     ]
 
 

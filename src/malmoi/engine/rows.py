@@ -60,17 +60,21 @@ class SlotPool:
     def num_slots(self) -> int:
         return len(self.chunks) << self.shift
 
-    def extend(self, state: "RowsState", num_rows: int) -> "tuple[RowsState, int, tuple[NDArray[np.uintp], int]]":
-        """A state for one more token on each of so many rows, which a step fills; where the list of its new slots lies;
-        and the pointers to chunks for that step."""
-        stride = state.stride + 1
+    def extend(
+        self, state: "RowsState", num_rows: int, num_steps: int = 1
+    ) -> "tuple[RowsState, int, tuple[NDArray[np.uintp], int]]":
+        """A state for one more token, or as many as there are steps, on each of so many rows, which a step fills; where
+        the list of its new slots lies; and the pointers to chunks for that step."""
+        stride = state.longest + num_steps
+        num_slots = num_rows * num_steps
         numbers = np.zeros(num_rows * (stride + 1), dtype=np.int32)
         after = RowsState(self, state.asked, numbers, num_rows, stride, state.keep_attention)
+        after.longest = state.longest + 1
         with self.lock:
-            if len(self.free) - self.num_taken < num_rows:
-                self.sweep(num_rows)
+            if len(self.free) - self.num_taken < num_slots:
+                self.sweep(num_slots)
             first = self.num_taken
-            self.num_taken += num_rows
+            self.num_taken += num_slots
             # Until the step has filled the table, this is what names them.
             after.fresh = self.free[first : self.num_taken]
             self.states.add(after)
@@ -215,6 +219,8 @@ class RowsState(DecoderState):
         self.where_table = self.where + 4 * num_stored
         self.num_stored = num_stored
         self.stride = stride
+        # Tokens of the longest row, at most.
+        self.longest = stride
         self.keep_attention = keep_attention
         self.maybe_origins_R = maybe_origins_R
         self.attention_RS = attention_RS
@@ -254,6 +260,7 @@ class RowsState(DecoderState):
         selected = RowsState(
             self.pool, asked, numbers, num_stored, stride, self.keep_attention, origins_R, attention_RS
         )
+        selected.longest = self.longest if asked is self.asked else stride
         return self.pool.keep(selected)
 
     def append(self, other: DecoderState) -> "RowsState":

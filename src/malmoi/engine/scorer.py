@@ -13,7 +13,18 @@ from collections.abc import Callable
 import numpy as np
 
 from malmoi.config import TransformerConfig
-from malmoi.decoding.interface import Best, Candidates, DecoderState, Flags, Floats, Integers, Memory, Numbers
+from malmoi.decoding.interface import (
+    Best,
+    Candidates,
+    DecoderState,
+    Flags,
+    Floats,
+    Integers,
+    Memory,
+    Merged,
+    Numbers,
+    Said,
+)
 from malmoi.decoding.targets import WholeTargets
 from malmoi.engine.library import EncodeCall, Library, StepCall, address, check
 from malmoi.engine.positions import PositionTable
@@ -125,17 +136,21 @@ class StepsAlone:
         no_end_A: Flags | None,
         totals_BK: Floats,
         maybe_alive: Integers | None,
-    ) -> tuple[Candidates, RowsState]:
+        most_steps: int = 1,
+    ) -> tuple[Merged, RowsState]:
         """See `MergingScorer`."""
         rows, count = len(token_A), min(num_candidates, self.vocabulary_size)
         num_sentences, width = totals_BK.shape
         most = min(num_candidates, width * count)
         of_rows, size = rows * (2 * count + 1), num_sentences * most
-        numbers = np.empty(of_rows + 4 * size)
+        # The last step's numbers, then rows, ids and log-probabilities of plain ones, then their sums.
+        of_plain = (most_steps - 1) * rows
+        numbers = np.empty(of_rows + 4 * size + (3 * of_plain + rows if of_plain else 0))
         where = address(numbers)
         merged = where + 8 * of_rows
+        plain = merged + 32 * size
         totals_BK = np.ascontiguousarray(totals_BK)
-        is_plain = ctypes.c_int64()
+        is_plain, num_plain = ctypes.c_int64(), ctypes.c_int64()
         after = self.advance(
             token_A,
             state,
@@ -150,10 +165,23 @@ class StepsAlone:
             merged_rows=merged + 16 * size,
             merged_ids=merged + 24 * size,
             is_plain=ctypes.addressof(is_plain),
+            most_steps=most_steps,
+            num_plain=ctypes.addressof(num_plain),
+            plain_rows=plain,
+            plain_ids=plain + 8 * of_plain,
+            plain_log_probs=plain + 16 * of_plain,
+            plain_totals=plain + 24 * of_plain,
         )
-        tables = numbers[of_rows:].reshape(4, num_sentences, most)
+        tables = numbers[of_rows : of_rows + 4 * size].reshape(4, num_sentences, most)
         whole = tables.view(np.int64)
-        return Candidates(tables[0], tables[1], whole[2], whole[3], bool(is_plain.value)), after
+        candidates = Candidates(tables[0], tables[1], whole[2], whole[3], bool(is_plain.value))
+        if not num_plain.value:
+            return Merged(candidates, (), totals_BK), after
+        after.longest += num_plain.value
+        steps = numbers[of_rows + 4 * size : -rows].reshape(3, most_steps - 1, rows)
+        ids = steps.view(np.int64)
+        said = tuple(Said(ids[0, step], ids[1, step], steps[2, step]) for step in range(num_plain.value))
+        return Merged(candidates, said, numbers[-rows:].reshape(num_sentences, width)), after
 
     def best(
         self, count: int, where: int, rows: int, forbidden_ids: Integers, no_end_R: Flags | None
@@ -180,7 +208,7 @@ class StepsAlone:
             raise ValueError(f"there are {rows} tokens for {state.num_rows} rows")
         engine, asked, origins_R = self.engine, state.asked, state.maybe_origins_R
         tokens = np.ascontiguousarray(token_R)
-        after, fresh, chunks = self.pool.extend(state, rows)
+        after, fresh, chunks = self.pool.extend(state, rows, results.get("most_steps") or 1)
         table = engine.target_table.rows(after.stride)
         places = int(asked.lengths_B.max(initial=1)) if state.keep_attention else 1
         attention_RS = np.empty((rows, places), dtype=np.float32) if state.keep_attention else None

@@ -32,7 +32,44 @@ class Engine : public Layers {
     return kDone;
   }
 
-  Result step(const StepCall& call) const {
+  // One step, or several as long as they are plain: the best continuations live on, and nothing else is to be decided.
+  Result step(const StepCall& given) const {
+    StepCall call = given;
+    for (int64_t done = 0;; ++done) {
+      if (const Result fault = one_step(call)) return fault;
+      if (given.most_steps <= 1) return kDone;
+      *given.num_plain = done;
+      if (done + 1 == given.most_steps || !*given.is_plain) break;
+      follow(given, call, done);
+    }
+    if (call.slots != given.slots) {
+      std::copy(call.lengths, call.lengths + given.rows, given.lengths);
+      std::copy(call.slots, call.slots + given.rows * given.stride, given.slots);
+    }
+    return kDone;
+  }
+
+ private:
+  // Makes the call of the step after a plain one, all of whose rows hold a hypothesis.
+  void follow(const StepCall& given, StepCall& call, int64_t done) const {
+    const int64_t rows = given.rows, each = given.rows_each;
+    int64_t *origins = given.plain_rows + done * rows, *ids = given.plain_ids + done * rows;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t from = row / each * given.merged + row % each;
+      origins[row] = row / each * each + given.merged_rows[from];
+      ids[row] = given.merged_ids[from];
+      given.plain_log_probs[done * rows + row] = given.merged_log_probs[from];
+      given.plain_totals[row] = given.merged_totals[from];
+    }
+    const bool was_given = call.slots == given.slots;
+    int32_t* spare = own_room().numbers.room(size_t(rows) * (given.stride + 1));
+    call.tokens = ids, call.origins = origins, call.totals = given.plain_totals, call.fresh += rows;
+    call.lengths_before = call.lengths, call.slots_before = call.slots;
+    call.rows_before = rows, call.stride_before = given.stride;
+    call.lengths = was_given ? spare : given.lengths, call.slots = was_given ? spare + rows : given.slots;
+  }
+
+  Result one_step(const StepCall& call) const {
     if (const Result fault = move_rows(call)) return fault;
     const int64_t blocks = (call.rows + kRowsAtOnce - 1) / kRowsAtOnce;
     if (!blocks) return kDone;
@@ -45,7 +82,6 @@ class Engine : public Layers {
     return kDone;
   }
 
- private:
   // The lists of slots of the rows that go on, with the fresh ones behind.
   Result move_rows(const StepCall& call) const {
     for (int64_t row = 0; row < call.rows; ++row) {
@@ -263,25 +299,6 @@ class Engine : public Layers {
     if (i < length) total += exp8(load(scores + i) - top);
     store(sums, total + other);
     return most;
-  }
-
-  // Candidates are kept best first, equal ones by their ids.
-  static void pick(const float* scores, int length, int column, int best, float* values, int64_t* ids) {
-    for (int block = 0; block < length; block += 8) {
-      const float least = values[best - 1];
-      f8 of_block = load(scores + block);
-      if (!(largest(of_block) > least)) continue;
-      for (int i = block; i < std::min(length, block + 8); ++i) {
-        if (!(scores[i] > values[best - 1])) continue;
-        int place = best - 1;
-        for (; place > 0 && values[place - 1] < scores[i]; --place) {
-          values[place] = values[place - 1];
-          ids[place] = ids[place - 1];
-        }
-        values[place] = scores[i];
-        ids[place] = column + i;
-      }
-    }
   }
 
   // The best continuations of each sentence: `merge_best` of decoding/candidates.py, which says what is meant.

@@ -58,6 +58,13 @@ struct StepCall {
   int64_t* merged_rows;
   int64_t* merged_ids;
   int64_t* is_plain;             // one: whether no sentence's best continuations end or are too few
+  // Where most_steps is above 1, plain steps are followed by the next one at once; `fresh` and `stride` have room for all.
+  int64_t most_steps;
+  int64_t* num_plain;            // one: how many steps were
+  int64_t* plain_rows;           // (plain steps, rows): what each row goes on from, says, and adds to its sum
+  int64_t* plain_ids;
+  double* plain_log_probs;
+  double* plain_totals;          // (rows), after the last of them
 };
 
 struct Norm {
@@ -83,6 +90,7 @@ struct Room {
   Buffer<const float*> places;
   Buffer<float> best;
   Buffer<int64_t> best_ids;
+  Buffer<int32_t> numbers;
   Quantized quantized;
 };
 
@@ -317,6 +325,25 @@ class Layers {
         }
       if (attention)
         for (int t = 0; t < length; ++t) attention[t] += weights[t] / float(heads);
+    }
+  }
+
+  // Candidates are kept best first, equal ones by their ids.
+  static void pick(const float* scores, int length, int column, int best, float* values, int64_t* ids) {
+    for (int block = 0; block < length; block += 8) {
+      const float least = values[best - 1];
+      f8 of_block = load(scores + block);
+      if (!(largest(of_block) > least)) continue;
+      for (int i = block; i < std::min(length, block + 8); ++i) {
+        if (!(scores[i] > values[best - 1])) continue;
+        int place = best - 1;
+        for (; place > 0 && values[place - 1] < scores[i]; --place) {
+          values[place] = values[place - 1];
+          ids[place] = ids[place - 1];
+        }
+        values[place] = scores[i];
+        ids[place] = column + i;
+      }
     }
   }
 
