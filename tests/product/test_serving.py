@@ -62,3 +62,14 @@ def test_html_keeps_its_tags(running: Running, expected: dict[str, str]) -> None
         '<i translate="no">x &lt; y</i></div>'
     )
     assert answer[1].count("<br>") == 1
+
+
+def test_the_client_of_argos_translate(running: Running, expected: dict[str, str]) -> None:
+    """Its package wants far more than its client needs: tried where it is installed (argos-translate-lt)."""
+    pytest.importorskip("argostranslate.apis", reason="argos-translate-lt is not installed")
+    from argostranslate.apis import LibreTranslateAPI as ArgosClient  # pyright: ignore
+
+    client = ArgosClient(running.url)
+    assert client.translate(SENTENCES[0], "en", "ko") == expected[SENTENCES[0]]
+    assert {"code": "en", "name": "English", "targets": ["ko"]} in client.languages()
+    assert "en" in {one["language"] for one in client.detect("This is a whole sentence of English.")}

@@ -367,13 +367,13 @@ def test_the_log_holds_no_text_of_users(tmp_path: Path) -> None:
 
 def start(*words: str) -> "tuple[subprocess.Popen[str], int]":
     """`malmoi serve` in a process of its own, and its port."""
-    command = [sys.executable, "-m", "malmoi", "serve", f"en-ko={GOLDEN}", "--port", "0", *words]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("serving on http://"):
-            return process, int(line.rpartition(":")[2])
-    raise AssertionError("the service did not start")
+    command = [sys.executable, "-m", "malmoi", "serve", f"en-ko={GOLDEN}", "--port", "0", "--json", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    assert process.stdout is not None
+    told = json.loads(process.stdout.readline())
+    assert told["models"] == ["en-ko"] and told["url"].startswith("http://127.0.0.1:")
+    return process, int(told["url"].rpartition(":")[2])
 
 
 def test_a_signal_to_stop_ends_with_all_that_was_accepted_answered() -> None:

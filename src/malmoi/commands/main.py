@@ -18,9 +18,10 @@ from malmoi.commands.verbs.evaluate import evaluate
 from malmoi.commands.verbs.explain import explain
 from malmoi.commands.verbs.export import export
 from malmoi.commands.verbs.info import info
+from malmoi.commands.verbs.keys import keys
 from malmoi.commands.verbs.prepare import prepare
 from malmoi.commands.verbs.score import score
-from malmoi.commands.verbs.serve import keys, serve
+from malmoi.commands.verbs.serve import serve
 from malmoi.commands.verbs.train import train
 from malmoi.commands.verbs.translate import translate
 

@@ -40,11 +40,19 @@ class ServeRequest:
     settings: tuple[str, ...]
     device: str
     threads: int
+    as_json: bool = False
 
 
 def run_serve(request: ServeRequest) -> int:
     """Serve until a signal to stop."""
-    server = make_server(*prepare(request), request.host, request.port)
+    app, service = prepare(request)
+    names = list(service.models.by_name)
+
+    def tell(url: str) -> None:
+        if request.as_json:
+            write_json({"url": url, "models": names}, flush=True)
+
+    server = make_server(app, service, request.host, request.port, tell=tell)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     server.run()
     return 0 if server.started else 1

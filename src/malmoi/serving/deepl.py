@@ -84,6 +84,7 @@ class DeepL:
         kinds = {"name": "type", "in": "query", "schema": {"type": "string", "enum": ["source", "target"]}}
         languages = {"parameters": [kinds]}
         add("/languages", self.languages, methods=["GET"], response_model=list[Language], openapi_extra=languages)
+        add("/languages", self.languages, methods=["POST"], include_in_schema=False)
         for method in ("GET", "POST"):
             add("/usage", self.usage, methods=[method], response_model=Usage, operation_id=f"usage_{method.lower()}")
         return router

@@ -79,6 +79,8 @@ class Libre:
         add("/translate", self.translate, methods=["POST"], response_model=Translated, openapi_extra=translate)
         add("/detect", self.detect, methods=["POST"], response_model=list[Detected], openapi_extra=detect)
         add("/languages", self.languages, methods=["GET"], response_model=list[Language])
+        # One client posts where others get.
+        add("/languages", self.languages, methods=["POST"], include_in_schema=False)
         add("/frontend/settings", self.settings, methods=["GET"], response_model=dict[str, Any])
         add("/health", self.health, methods=["GET"], response_model=dict[str, str])
         return router

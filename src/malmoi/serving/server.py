@@ -6,6 +6,7 @@ In: an application and its service. Out: when it has stopped. At the first signa
 
 import asyncio
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -24,9 +25,10 @@ LAST_SECONDS = 5
 class StoppingServer(uvicorn.Server):
     """A server that answers what it has accepted."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, tell: Callable[[str], None] | None = None) -> None:
         super().__init__(config)
         self.service = service
+        self.maybe_tell = tell
         self.maybe_draining_since: float | None = None
 
     async def startup(self, sockets: Any = None) -> None:
@@ -37,6 +39,8 @@ class StoppingServer(uvicorn.Server):
                 host, port = one.getsockname()[:2]
                 shown = f"[{host}]" if ":" in host else host
                 get_logger().info("serving on http://%s:%d", shown, port)
+                if self.maybe_tell is not None:
+                    self.maybe_tell(f"http://{shown}:{port}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal to stop."""
@@ -90,8 +94,10 @@ def make_protocol(seconds: float) -> type[H11Protocol]:
     return PatientProtocol
 
 
-def make_server(app: ASGIApp, service: Service, host: str, port: int) -> StoppingServer:
-    """A server for the application, not yet started; port 0 takes any that is free."""
+def make_server(
+    app: ASGIApp, service: Service, host: str, port: int, *, tell: Callable[[str], None] | None = None
+) -> StoppingServer:
+    """A server for the application, not yet started; port 0 takes any that is free. `tell` is given its addresses."""
     limits = service.limits
     config = uvicorn.Config(
         app,
@@ -110,4 +116,4 @@ def make_server(app: ASGIApp, service: Service, host: str, port: int) -> Stoppin
         backlog=1024,
         lifespan="on",
     )
-    return StoppingServer(config, service)
+    return StoppingServer(config, service, tell)

@@ -32,11 +32,12 @@ def test_every_verb_can_print_json_and_keep_quiet(name: str) -> None:
 
 
 def test_an_option_means_the_same_wherever_it_stands() -> None:
-    """Except `--out`, which is what each verb writes, and `--against`, what it compares: a model, or a sentence."""
+    """Except `--out`, which is what each verb writes, `--against`, what it compares: a model, or a sentence, and
+    `--set`, whose settings are those of decoding or of a service."""
     meanings: dict[str, set[tuple[object, ...]]] = {}
     for name in COMMANDS:
         for option, one in options_of(name).items():
-            if option.startswith("--") and option not in ("--out", "--against"):
+            if option.startswith("--") and option not in ("--out", "--against", "--set"):
                 meanings.setdefault(option, set()).add((one.help, one.metavar, str(one.default), one.multiple))
     assert {option: found for option, found in meanings.items() if len(found) > 1} == {}
     assert len(meanings) > 20

@@ -1,4 +1,4 @@
-"""`malmoi serve` and `malmoi keys`, their options."""
+"""`malmoi serve`, its options."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,10 +28,14 @@ def serve(
     ] = None,
     device: Device = "auto",
     threads: Threads = 0,
+    json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Serve models over HTTP, with a page, for clients of LibreTranslate and DeepL as they are (docs/serving.md)."""
+    """Serve models over HTTP, with a page, for clients of LibreTranslate and DeepL as they are (docs/serving.md).
+
+    With --json the address is printed as soon as it listens.
+    """
     configure_logging(quiet=quiet, verbose=verbose)
     check_extra()
     from malmoi.commands.serve import ServeRequest, run_serve
@@ -47,25 +51,9 @@ def serve(
         settings=tuple(settings or ()),
         device=device,
         threads=threads,
+        as_json=json,
     )
     raise typer.Exit(run_serve(request))
-
-
-def keys(
-    action: Annotated[str, typer.Argument(metavar="add|list|remove")],
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Of the client.")] = None,
-    file: Annotated[Path, typer.Option("--file", metavar="FILE", help="Where keys are kept.")] = Path("keys.sqlite"),
-    characters: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Characters in a month; left out: as many as they like.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Make, list and remove the keys of `malmoi serve --keys`; a new key is shown once."""
-    configure_logging()
-    check_extra()
-    from malmoi.commands.serve import run_keys
-
-    run_keys(action, name, file, characters, as_json=json)
 
 
 def check_extra() -> None:
