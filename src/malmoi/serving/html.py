@@ -10,10 +10,13 @@ In: a run, its translation, and which words belong together. Out: HTML. What hol
   begins.
 """
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
+from itertools import accumulate
 
 from malmoi.serving.markup import Node, Run
 
@@ -21,10 +24,36 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """For each of many things the least begin and the greatest end of what it has become."""
+
+    begins: list[int]
+    behinds: list[int]
+
+    @classmethod
+    def empty(cls, count: int) -> "Bounds":
+        return cls([sys.maxsize] * count, [-1] * count)
+
+    def widen(self, number: int, one: Range) -> None:
+        """Let a range count, unless nothing is in it."""
+        if one[0] < one[1]:
+            self.begins[number] = min(self.begins[number], one[0])
+            self.behinds[number] = max(self.behinds[number], one[1])
+
+    def over(self, first: int, last: int) -> Range:
+        """Begin and end of some beside each other; the end is before the begin where there are none.
+
+        Marks stand at most `DEEPEST` deep in each other, so that all marks together look at each word that often.
+        """
+        return min(self.begins[first:last], default=sys.maxsize), max(self.behinds[first:last], default=-1)
+
+
+@dataclass(frozen=True)
 class Pairing:
     """Words of a text and of its translation, as ranges of characters, and which belong together.
 
     `sentences` are ranges of whole sentences in both; `pairs` are numbers of words, in the order of the translation.
+    All are in the order of the source. What many marks ask for is made once.
     """
 
     source: tuple[Range, ...]
@@ -32,15 +61,62 @@ class Pairing:
     pairs: tuple[tuple[int, int], ...]
     sentences: tuple[tuple[Range, Range], ...]
 
+    @cached_property
+    def begins(self) -> list[int]:
+        """Where the words of the source begin."""
+        return [begin for begin, _ in self.source]
+
+    @cached_property
+    def behinds(self) -> list[int]:
+        """Where the words of the source end."""
+        return [behind for _, behind in self.source]
+
+    @cached_property
+    def of_words(self) -> Bounds:
+        """What each word of the source has become, from the first to the last of its words."""
+        bounds = Bounds.empty(len(self.source))
+        for source, target in self.pairs:
+            bounds.widen(source, self.target[target])
+        return bounds
+
+    @cached_property
+    def of_sentences(self) -> Bounds:
+        """What each sentence has become."""
+        bounds = Bounds.empty(len(self.sentences))
+        for number, (_, target) in enumerate(self.sentences):
+            bounds.widen(number, target)
+        return bounds
+
+    @cached_property
+    def sentence_begins(self) -> list[int]:
+        return [source[0] for source, _ in self.sentences]
+
+    @cached_property
+    def sentence_behinds(self) -> list[int]:
+        return [source[1] for source, _ in self.sentences]
+
+    @cached_property
+    def last_words(self) -> list[int]:
+        """The last word of the translation that belongs to each word of the source, or -1."""
+        found = [-1] * len(self.source)
+        for source, target in self.pairs:
+            found[source] = max(found[source], target)
+        return found
+
+    @cached_property
+    def last_so_far(self) -> list[int]:
+        """The same for each word with all before it."""
+        return list(accumulate(self.last_words, max))
+
     def wanted(self, start: int, end: int) -> Range:
         """Where in the translation the characters `start` to `end` of the source have gone."""
-        first = bisect_right([behind for _, behind in self.source], start)
-        last = bisect_left([begin for begin, _ in self.source], end)
-        ranges = [self.target[target] for source, target in self.pairs if first <= source < last]
-        ranges += [target for source, target in self.sentences if start <= source[0] and source[1] <= end]
-        ranges = [one for one in ranges if one[0] < one[1]]
-        if ranges:
-            return min(begin for begin, _ in ranges), max(behind for _, behind in ranges)
+        first, last = bisect_right(self.behinds, start), bisect_left(self.begins, end)
+        of_words = self.of_words.over(first, last)
+        whole = bisect_left(self.sentence_begins, start), bisect_right(self.sentence_behinds, end)
+        of_sentences = self.of_sentences.over(*whole)
+        begin, behind = min(of_words[0], of_sentences[0]), max(of_words[1], of_sentences[1])
+        if begin < behind:
+            return begin, behind
         if first < last and self.target:
             return self.target[min(len(self.target) - 1, (first + last) * len(self.target) // (2 * len(self.source)))]
         place = self.place_of(start)
@@ -49,16 +125,14 @@ class Pairing:
     def place_of(self, place: int) -> int:
         """Where something between two words of the source stands in the translation: behind what the word before it
         has become."""
-        num_before = bisect_right([behind for _, behind in self.source], place)
+        num_before = bisect_right(self.behinds, place)
         if not num_before:
             return self.target[0][0] if self.target else 0
         if num_before == len(self.source):
             return self.target[-1][1] if self.target else 0
-        of_before = [target for source, target in self.pairs if source == num_before - 1]
-        if of_before:
-            return self.target[max(of_before)][1]
-        earlier = [target for source, target in self.pairs if source < num_before]
-        return self.target[max(earlier)][1] if earlier else (self.target[0][0] if self.target else 0)
+        last = self.last_words[num_before - 1]
+        last = self.last_so_far[num_before - 1] if last < 0 else last
+        return self.target[last][1] if last >= 0 else (self.target[0][0] if self.target else 0)
 
 
 def render(run: Run, target: str, pairing: Pairing) -> str:
@@ -73,6 +147,8 @@ class Renderer:
         self.source = source
         self.target = target
         self.pairing = pairing
+        # How many characters before each place are no white space.
+        self.solid = list(accumulate((not character.isspace() for character in source), initial=0))
 
     def inside(self, nodes: Sequence[Node], start: int, end: int, of_source: Range) -> str:
         """Characters `start` to `end` of the translation with marks that all stand in there."""
@@ -88,8 +164,10 @@ class Renderer:
         if not node.is_single:
             return f"{node.open}{self.inside(node.children, first, behind, (node.start, node.end))}{node.close}"
         # What is left alone often is a word of its own.
-        before = self.source[: node.start][-1:].isspace() and not self.target[:first][-1:].isspace() and first > 0
-        after = self.source[node.start :][:1].isspace() and not self.target[behind:][:1].isspace()
+        source, target = self.source, self.target
+        is_behind_space = node.start > 0 and source[node.start - 1].isspace()
+        before = is_behind_space and first > 0 and not target[first - 1].isspace()
+        after = source[node.start : node.start + 1].isspace() and not target[behind : behind + 1].isspace()
         return f"{' ' if before else ''}{node.open}{' ' if after and behind < len(self.target) else ''}"
 
     def arrange(self, nodes: Sequence[Node], start: int, end: int, of_source: Range) -> list[tuple[Node, int, int]]:
@@ -122,10 +200,10 @@ class Renderer:
         """Where something without words of its own goes; at an end of its surroundings it stays there."""
         num_before, num_after = place - of_source[0], of_source[1] - place
         is_whole = of_source == (0, len(self.source))
-        if not self.source[of_source[0] : place].strip():
+        if self.solid[of_source[0]] == self.solid[place]:
             # The space at the ends of a run is what it was.
             return start + num_before if is_whole else start
-        if not self.source[place : of_source[1]].strip():
+        if self.solid[place] == self.solid[of_source[1]]:
             return end - num_after if is_whole else end
         return self.pairing.place_of(place)
 
