@@ -232,14 +232,16 @@ class Translator:
             return Prepared(maybe_known=Translation(""))
         if not ids:
             note = f"line {number}: no character of this line was seen in training, so there is nothing to translate"
-            get_logger().warning(note)
+            if self.tell:
+                get_logger().warning(note)
             return Prepared(maybe_known=Translation("", notes=(note,)))
         target = self.tokenizers.target
         start = encode_prefix(target, prefix, number)
         error = self.maybe_too_long(len(ids) + 1, f"line {number}")
         error = error or self.maybe_too_long(len(start) + 1, f"line {number}, forced prefix")
         if error is not None:
-            get_logger().error(error)
+            if self.tell:
+                get_logger().error(error)
             return Prepared(maybe_known=Translation("", finished=False, notes=(error,), error=error))
         notes = [f"line {number}: {describe_left_out(left_out)}"] if left_out else []
         if self.max_source_tokens is not None and len(ids) + 1 > self.max_source_tokens:

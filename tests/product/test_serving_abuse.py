@@ -339,6 +339,41 @@ def test_headers_and_cors() -> None:
         assert reply.headers["access-control-allow-origin"] == "https://example.org"
         other = running.get("/languages", Origin="https://other.example")
         assert "access-control-allow-origin" not in other.headers
+        # What the guard itself refuses is for the page to read too.
+        large = running.ask("POST", "/translate", None, {"Origin": "https://example.org", "Content-Length": "99999999"})
+        assert large.status == 413 and large.headers["access-control-allow-origin"] == "https://example.org"
+        running.service.presence.is_draining = True
+        stopping = running.get("/health", Origin="https://example.org")
+        assert stopping.status == 503 and stopping.headers["access-control-allow-origin"] == "https://example.org"
+
+
+def test_a_fault_of_our_own_has_the_shape_of_its_interface(tmp_path: Path) -> None:
+    secret = "Xyzzyplugh"
+
+    async def fail(*_: object) -> None:
+        raise ValueError(secret)
+
+    handler = add_log_file(tmp_path / "log.txt")
+    with serving() as running:
+        running.service.client_of = fail  # type: ignore[method-assign]
+        for path, name in (("/translate", "error"), ("/v2/translate", "message"), ("/api/translate", "error")):
+            reply = running.post(path, GOOD)
+            assert reply.status == 500 and reply.headers["content-type"] == "application/json"
+            told = reply.json[name]
+            assert "see the log" in (told["message"] if isinstance(told, dict) else told)
+    get_logger().removeHandler(handler)
+    handler.close()
+    log = (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert log.count("a request failed with ValueError") == 3 and secret not in log
+
+
+def test_lines_that_a_model_cannot_take_are_not_told_to_the_log(tmp_path: Path) -> None:
+    handler = add_log_file(tmp_path / "log.txt")
+    with serving() as running:
+        running.post("/translate", {**GOOD, "q": "\u2603\n" * 50})
+    get_logger().removeHandler(handler)
+    handler.close()
+    assert "no character" not in (tmp_path / "log.txt").read_text(encoding="utf-8")
 
 
 def test_the_log_holds_no_text_of_users(tmp_path: Path) -> None:

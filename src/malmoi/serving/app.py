@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from malmoi.serving.api import Api
 from malmoi.serving.bodies import refusal, reply
 from malmoi.serving.deepl import DeepL
-from malmoi.serving.guard import Guard
+from malmoi.serving.guard import Guard, internal
 from malmoi.serving.libre import Libre
 from malmoi.serving.limits import RefusedError
 from malmoi.serving.page_files import PageFile, page_files, page_policy
@@ -46,21 +46,24 @@ def create_app(service: Service) -> ASGIApp:
         redirect_slashes=False,
     )
     app.add_exception_handler(RefusedError, say_refusal)
+    app.add_exception_handler(Exception, say_failure)
     app.add_exception_handler(HTTPException, say_http_fault)
     app.add_exception_handler(RequestValidationError, say_bad_address)
     app.include_router(Libre(service).routes())
     app.include_router(DeepL(service).routes())
     app.include_router(Api(service).routes())
     add_own_routes(app, service)
+    guarded = Guard(app, service.limits, service.metrics, service.presence)
     if service.limits.cors:
-        app.add_middleware(
-            CORSMiddleware,
+        # Outside of the guard, so that a page may read its refusals too.
+        return CORSMiddleware(
+            guarded,
             allow_origins=list(service.limits.cors),
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
             expose_headers=["Retry-After"],
         )
-    return Guard(app, service.limits, service.metrics, service.presence)
+    return guarded
 
 
 def add_own_routes(app: FastAPI, service: Service) -> None:
@@ -94,6 +97,12 @@ def answer_with(file: PageFile, policy: str) -> Callable[[Request], Awaitable[Re
 async def say_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     return refusal(request.url.path, error)
+
+
+async def say_failure(request: Request, error: Exception) -> Response:
+    """A fault of our own; the guard writes it to the log."""
+    del error
+    return refusal(request.url.path, internal())
 
 
 async def say_bad_address(request: Request, error: Exception) -> Response:

@@ -168,6 +168,7 @@ class Batcher:
             lost = {*jobs, *(maybe_flight.jobs.values() if maybe_flight else ())}
             with self.changed:
                 self.num_live -= len(lost)
+                self.tell_gauges()
             for job in lost:
                 job.ticket.fail(error)
 
@@ -194,6 +195,7 @@ class Batcher:
             self.metrics.add("left_sentences", len(unwanted), model=self.name)
             with self.changed:
                 self.num_live -= len(unwanted)
+                self.tell_gauges()
         finished = flight.batch.step() if flight.batch.num_sentences else {}
         if any(job.ticket.watches for job in flight.jobs.values()):
             for number, ids in flight.batch.best_rows().items():
@@ -218,6 +220,7 @@ class Batcher:
         """Sentences that come in now, by group; the caller holds the lock."""
         self.forget_closed()
         if not self.num_waiting:
+            self.tell_gauges()
             return {}
         # Threads that search share the sentences out, so that none takes all and leaves the others idle.
         own = sum(len(flight.jobs) for flight in flights.values())
@@ -243,6 +246,7 @@ class Batcher:
         self.tickets = [one for one in self.tickets if one not in seated] + [
             one for one in self.tickets if one in seated and one.waiting
         ]
+        self.tell_gauges()
         return coming
 
     def forget_closed(self) -> None:

@@ -46,7 +46,7 @@ class Presence:
 
 
 class Guard:
-    """The outermost layer of the app."""
+    """The outermost layer of the app but for the headers that let pages of other origins read its answers."""
 
     def __init__(self, app: ASGIApp, limits: ServingConfig, metrics: Metrics, presence: Presence) -> None:
         self.app = app
@@ -84,7 +84,12 @@ class Guard:
             # The message of an error may hold text of a user; the places in the program do not.
             places = "".join(traceback.format_tb(error.__traceback__))
             get_logger().error("a request failed with %s\n%s", type(error).__name__, places)
-            await visit.refuse(RefusedError(500, "internal", "this failed for a reason of our own; see the log"))
+            await visit.refuse(internal())
+
+
+def internal() -> RefusedError:
+    """What is said of a fault of our own."""
+    return RefusedError(500, "internal", "this failed for a reason of our own; see the log")
 
 
 class Visit:

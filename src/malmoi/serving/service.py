@@ -193,6 +193,7 @@ class Service:
         """
         ticket, changed = watched.ticket, watched.changed
         leaving = asyncio.create_task(until_gone(request))
+        changing = leaving
         try:
             while not leaving.done():
                 changing = asyncio.create_task(changed.wait())
@@ -205,6 +206,7 @@ class Service:
                     if is_done:
                         return
         finally:
+            changing.cancel()
             leaving.cancel()
             if not ticket.is_done:
                 watched.loaded.batcher.leave(ticket)

@@ -271,3 +271,12 @@ def test_threads_share_the_sentences_out() -> None:
     wait(lambda: ticket.is_done)
     bench.batcher.close(PATIENCE)
     assert len(ticket.hypotheses()) == 8
+
+
+def test_what_is_told_of_those_who_wait_is_so_when_all_have_left(bench: Bench) -> None:
+    gone = bench.submit(*[of_length(10)] * 50)
+    bench.steps.allow(1)
+    bench.batcher.leave(gone)
+    bench.steps.allowed.release()
+    for name in ("waiting_tokens", "waiting_sentences", "live_sentences"):
+        wait(lambda name=name: f'malmoi_{name}{{model="model"}} 0' in bench.metrics.as_text())
