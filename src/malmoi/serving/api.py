@@ -19,7 +19,6 @@ from malmoi.serving.bodies import body_of, check, read_fields, reply
 from malmoi.serving.following import next_words
 from malmoi.serving.limits import RefusedError, bounded_options, check_number
 from malmoi.serving.models import Loaded, ServedModel
-from malmoi.serving.runs import list_runs, read_run
 from malmoi.serving.service import Client, Service
 from malmoi.serving.tables import (
     ExplainBody,
@@ -193,8 +192,8 @@ class Api:
     async def runs(self, request: Request) -> JSONResponse:
         """Runs of training in the folder that the operator named."""
         await self.service.client_of(request)
-        folder = self.service.maybe_runs
-        return reply({"runs": [] if folder is None else await self.service.in_thread(list_runs, folder)})
+        runs = self.service.maybe_runs
+        return reply({"runs": [] if runs is None else await self.service.look(runs.list)})
 
     async def run(
         self,
@@ -204,10 +203,10 @@ class Api:
     ) -> JSONResponse:
         """What a run has written behind a step."""
         await self.service.client_of(request)
-        folder = self.service.maybe_runs
-        if folder is None:
+        runs = self.service.maybe_runs
+        if runs is None:
             raise RefusedError(404, "no_such_run", "this service shows no runs")
-        return reply(await self.service.in_thread(read_run, folder, name, after))
+        return reply(await self.service.look(runs.read, name, after))
 
 
 class Telling:

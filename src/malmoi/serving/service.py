@@ -22,6 +22,7 @@ from malmoi.serving.keys import Client, Keys
 from malmoi.serving.limits import RefusedError, ServingConfig
 from malmoi.serving.metrics import Metrics
 from malmoi.serving.models import Loaded, Models, ServedModel
+from malmoi.serving.runs import RunList
 from malmoi.serving.tickets import Ticket
 from malmoi.serving.translation import Answer, Plan, Wish, finish, make_plan
 
@@ -30,6 +31,7 @@ T = TypeVar("T")
 
 SHORT_CHARACTERS = 2_000
 """Texts up to here are cut and put together at once: to hand them to a thread would take longer."""
+MOST_LOOKING = 100
 
 
 class ClientGoneError(RefusedError):
@@ -64,12 +66,14 @@ class Service:
         self.limits = limits
         self.metrics = metrics
         self.maybe_keys = maybe_keys
-        self.maybe_runs = maybe_runs
+        self.maybe_runs = RunList(maybe_runs) if maybe_runs is not None else None
         self.presence = Presence()
         self.detector = Detector(models.sources)
         self.threads = ThreadPoolExecutor(4, "serve")
         self.aside = ThreadPoolExecutor(1, "aside")
         self.num_aside = 0
+        self.looking = ThreadPoolExecutor(1, "runs")
+        self.num_looking = 0
         self.loading: dict[str, asyncio.Task[Loaded]] = {}
 
     async def in_thread(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
@@ -221,6 +225,16 @@ class Service:
         finally:
             self.num_aside -= 1
 
+    async def look(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
+        """The value of a function that reads runs: in a thread of its own, so that no translation waits for a disk."""
+        if self.num_looking >= MOST_LOOKING:
+            raise RefusedError(429, "queue_full", "too many requests for runs are waiting; try again later", 5)
+        self.num_looking += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.looking, lambda: function(*arguments, **words))
+        finally:
+            self.num_looking -= 1
+
     def close(self) -> None:
         """End all threads; what was accepted has been answered, or its time is over."""
         self.models.close(1.0)
@@ -228,6 +242,7 @@ class Service:
             self.maybe_keys.close()
         self.threads.shutdown(wait=False, cancel_futures=True)
         self.aside.shutdown(wait=False, cancel_futures=True)
+        self.looking.shutdown(wait=False, cancel_futures=True)
 
 
 async def until_gone(request: Request) -> None:
