@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -325,6 +326,25 @@ def test_keys(tmp_path: Path) -> None:
         assert running.post("/v2/translate", body, **headers).status == 456
         assert running.post("/translate", {**GOOD, "api_key": small}).status == 429
         assert running.get("/v2/usage", **headers).json["character_count"] == 20
+
+
+def test_keys_that_cannot_be_counted_are_asked_for_again(tmp_path: Path) -> None:
+    place = tmp_path / "keys.sqlite"
+    keys = Keys(place)
+    key = keys.add("a")
+    keys.close()
+    with serving(keys=place) as running:
+        other = sqlite3.connect(place, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        for path, body in (
+            ("/translate", GOOD),
+            ("/v2/translate", {"text": ["a"], "target_lang": "KO"}),
+            ("/api/translate", {"model": "en-ko", "text": "a"}),
+        ):
+            reply = running.post(path, body, Authorization=f"Bearer {key}")
+            assert reply.status == 503 and int(reply.headers["retry-after"]) >= 1 and SHAPES[path] in reply.json
+        other.close()
+        assert running.post("/translate", GOOD, Authorization=f"Bearer {key}").status == 200
 
 
 def test_headers_and_cors() -> None:

@@ -11,10 +11,13 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from malmoi.errors import ConfigError, DataError
+from malmoi.log import get_logger
 from malmoi.serving.limits import RefusedError
 
 PREFIX = "mm"
@@ -28,6 +31,8 @@ CREATE TABLE IF NOT EXISTS usage (
 );
 """
 MOST_CHARACTERS = 10**15
+PATIENCE = 1.0
+"""Seconds that a request waits for others, or for another process, to have written."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +50,41 @@ class Keys:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = threading.Lock()
-        try:
-            self.connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        # Whoever reads waits for nobody who writes.
+        self.lock, self.reading_lock = threading.Lock(), threading.Lock()
+        with self.told():
+            self.connection = sqlite3.connect(path, PATIENCE, check_same_thread=False, isolation_level=None)
             self.connection.execute("PRAGMA journal_mode=WAL")
             self.connection.executescript(SCHEMA)
-        except sqlite3.Error as error:
-            raise DataError(f"{path}: cannot be used as a file of keys ({error})") from error
+            self.reading = sqlite3.connect(path, PATIENCE, check_same_thread=False, isolation_level=None)
+            self.reading.execute("PRAGMA query_only=ON")
 
     def close(self) -> None:
-        with self.lock:
+        with self.lock, self.reading_lock:
             self.connection.close()
+            self.reading.close()
+
+    @contextmanager
+    def told(self) -> Generator[None]:
+        """A fault of the file is one of the operator's data."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise DataError(f"{self.path}: cannot be used as a file of keys ({error})") from error
+
+    @contextmanager
+    def held(self, lock: threading.Lock) -> Generator[None]:
+        """A connection for one request; `RefusedError` (503) where it is not free in time, or the file fails."""
+        refused = RefusedError(503, "keys_unavailable", "keys cannot be looked up at the moment; try again", 5)
+        if not lock.acquire(timeout=PATIENCE):
+            raise refused
+        try:
+            yield
+        except sqlite3.Error as error:
+            get_logger().error("%s: %s (%s)", self.path, error, type(error).__name__)
+            raise refused from error
+        finally:
+            lock.release()
 
     def add(self, name: str, maybe_characters: int | None = None) -> str:
         """A new key, which nobody can be told again."""
@@ -66,15 +95,17 @@ class Keys:
         number, secret, salt = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_bytes(16)
         row = (number, name, salt, hash_of(secret, salt), maybe_characters, int(time.time()))
         try:
-            with self.lock:
+            with self.lock, self.told():
                 self.connection.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?)", row)
-        except sqlite3.IntegrityError:
-            raise ConfigError(f"there is a key for {name} already; remove it first") from None
+        except DataError as error:
+            if isinstance(error.__cause__, sqlite3.IntegrityError):
+                raise ConfigError(f"there is a key for {name} already; remove it first") from None
+            raise
         return f"{PREFIX}_{number}_{secret}"
 
     def remove(self, name: str) -> None:
         """`ConfigError` where there is no key of this name."""
-        with self.lock:
+        with self.lock, self.told():
             if not self.connection.execute("DELETE FROM keys WHERE name = ?", (name,)).rowcount:
                 raise ConfigError(f"there is no key for {name}")
 
@@ -84,8 +115,8 @@ class Keys:
             "SELECT keys.id, name, keys.characters, COALESCE(usage.characters, 0) FROM keys "
             "LEFT JOIN usage ON usage.id = keys.id AND month = ? ORDER BY name"
         )
-        with self.lock:
-            return [Client(*row) for row in self.connection.execute(query, (this_month(),))]
+        with self.reading_lock, self.told():
+            return [Client(*row) for row in self.reading.execute(query, (this_month(),))]
 
     def find(self, key: str) -> Client:
         """Whose key this is; `RefusedError` (401) where it is nobody's."""
@@ -95,8 +126,8 @@ class Keys:
             "SELECT keys.id, name, keys.characters, COALESCE(usage.characters, 0), salt, hash FROM keys "
             "LEFT JOIN usage ON usage.id = keys.id AND month = ? WHERE keys.id = ?"
         )
-        with self.lock:
-            row = self.connection.execute(query, (this_month(), number)).fetchone()
+        with self.held(self.reading_lock):
+            row = self.reading.execute(query, (this_month(), number)).fetchone()
         # A number that nobody has costs as much time as a wrong secret.
         salt, wanted = (row[4], row[5]) if row is not None else (b"", b"")
         is_right = hmac.compare_digest(hash_of(secret, salt), wanted)
@@ -106,7 +137,7 @@ class Keys:
 
     def charge(self, client: Client, characters: int) -> None:
         """Count characters; `RefusedError` (456) where they are more than is left of the month."""
-        with self.lock:
+        with self.held(self.lock):
             self.connection.execute("INSERT OR IGNORE INTO usage VALUES (?, ?, 0)", (client.id, this_month()))
             changed = self.connection.execute(
                 "UPDATE usage SET characters = characters + ? WHERE id = ? AND month = ? AND (? IS NULL OR "
@@ -117,8 +148,8 @@ class Keys:
             raise RefusedError(456, "quota_exceeded", "the characters of this key for this month are used up")
 
     def refund(self, client: Client, characters: int) -> None:
-        """Give characters back that were not translated after all."""
-        with self.lock:
+        """Give characters back that were not translated after all, if the file lets us; why they were not is told."""
+        with suppress(RefusedError), self.held(self.lock):
             self.connection.execute(
                 "UPDATE usage SET characters = MAX(0, characters - ?) WHERE id = ? AND month = ?",
                 (characters, client.id, this_month()),

@@ -1,5 +1,8 @@
 """Keys: shown once, hashed at rest, with a quota that concurrent requests cannot pass."""
 
+import sqlite3
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,3 +95,50 @@ def test_another_file_is_not_taken_for_keys(tmp_path: Path) -> None:
 def test_names_and_quotas_are_checked(tmp_path: Path, name: str, characters: int) -> None:
     with pytest.raises(ConfigError):
         Keys(tmp_path / "keys.sqlite").add(name, characters)
+
+
+def lock(place: Path) -> Callable[[], None]:
+    """Another process that writes for long."""
+    other = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    return other.close
+
+
+def test_a_file_that_others_write_to_is_read_all_the_same(tmp_path: Path) -> None:
+    place = tmp_path / "keys.sqlite"
+    keys = Keys(place)
+    key = keys.add("a", 100)
+    client = keys.find(key)
+    release = lock(place)
+    with ThreadPoolExecutor(9) as threads:
+        charging = [threads.submit(keys.charge, client, 1) for _ in range(8)]
+        began = time.monotonic()
+        assert keys.find(key).name == "a" and keys.clients()
+        assert time.monotonic() - began < 3
+        for one in charging:
+            fault = one.exception()
+            assert isinstance(fault, RefusedError) and (fault.status, fault.retry_after) == (503, 5)
+        assert time.monotonic() - began < 10
+    keys.refund(client, 1)
+    with pytest.raises(DataError, match="locked"):
+        keys.add("b")
+    release()
+    keys.charge(client, 1)
+    assert keys.find(key).used == 1
+
+
+def test_a_full_disk_is_a_refusal(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    key = keys.add("a", 100)
+    client = keys.find(key)
+    (pages,) = keys.connection.execute("PRAGMA page_count").fetchone()
+    keys.connection.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(DataError, match="full"):
+        for number in range(1_000):
+            keys.add(f"{number}" + "x" * 80)
+    keys.connection.execute("DROP TABLE usage")
+    for call in (lambda: keys.find(key), lambda: keys.charge(client, 1)):
+        with pytest.raises(RefusedError) as refused:
+            call()
+        assert refused.value.status == 503 and "sql" not in refused.value.message.lower()
+    keys.refund(client, 1)
