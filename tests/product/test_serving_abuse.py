@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from malmoi.commands.serve import ServeRequest, check_address
-from malmoi.errors import ConfigError
+from malmoi.commands.serve import ServeRequest, check_address, prepare
+from malmoi.errors import ConfigError, MalmoiError
 from malmoi.log import add_log_file, get_logger
 from malmoi.serving.keys import Keys
 from malmoi.translate import Translator
@@ -345,6 +345,69 @@ def test_keys_that_cannot_be_counted_are_asked_for_again(tmp_path: Path) -> None
             assert reply.status == 503 and int(reply.headers["retry-after"]) >= 1 and SHAPES[path] in reply.json
         other.close()
         assert running.post("/translate", GOOD, Authorization=f"Bearer {key}").status == 200
+
+
+def test_a_name_that_is_not_ours_is_not_answered() -> None:
+    """A page of a site whose name leads to this machine."""
+    with serving(hosts=("localhost", "mt.example.org")) as running:
+        for host in ("evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "::1", ""):
+            for path, shape in (
+                ("/translate", "error"),
+                ("/api/models", "error"),
+                ("/v2/usage", "message"),
+                ("/", "error"),
+            ):
+                reply = running.get(path, Host=host)
+                assert reply.status == 421 and list(reply.json) == [shape], host
+        for host in ("localhost", "LOCALHOST:1", "127.0.0.1:8000", "127.9.9.9", "[::1]", "[::1]:80", "mt.Example.org."):
+            assert running.get("/health", Host=host).status == 200, host
+    for settings in ({}, {"hosts": ("*",)}):
+        with serving(**settings) as running:
+            assert running.get("/health", Host="evil.example").status == 200
+
+
+def request_for(**more: Any) -> ServeRequest:
+    """Of a model that is not there: whatever else is wrong is told before it is looked for."""
+    return replace(ServeRequest(("no/such/model",), "127.0.0.1", 0, False, False, None, None, (), "cpu", 1), **more)
+
+
+def test_faults_of_the_address_are_told_before_anything_is_loaded() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1 port {port}.*--port"):
+            prepare(request_for(port=port))
+    for host in ("no.such.host.invalid", "192.0.2.1", "x" * 100, "a..b"):
+        with pytest.raises(ConfigError, match=r"cannot listen on .*--host"):
+            prepare(request_for(host=host, is_open=True))
+
+
+def test_a_file_of_keys_is_never_made_by_serving(tmp_path: Path) -> None:
+    place = tmp_path / "typo.sqlite"
+    with pytest.raises(ConfigError, match="no such file of keys"):
+        prepare(request_for(maybe_keys=place))
+    assert not place.exists()
+    with pytest.raises(ConfigError, match="no such file of keys"):
+        prepare(request_for(maybe_keys=tmp_path))
+    Keys(place).close()
+    handler = add_log_file(tmp_path / "log.txt")
+    with pytest.raises(MalmoiError):
+        prepare(request_for(maybe_keys=place))
+    get_logger().removeHandler(handler)
+    handler.close()
+    assert "no keys yet" in (tmp_path / "log.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("words", [(), ("--open",), ("--set", 'hosts=["mt.example.org"]')], ids=str)
+def test_without_keys_only_this_machines_names_are_answered(words: tuple[str, ...]) -> None:
+    process, port = start(*words)
+    try:
+        running = Running(None, None, port)  # type: ignore[arg-type]
+        assert running.get("/health").status == 200
+        assert running.get("/health", Host="evil.example").status == (200 if "--open" in words else 421)
+        assert running.get("/health", Host="mt.example.org").status == (200 if words else 421)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
 
 
 def test_headers_and_cors() -> None:

@@ -3,10 +3,10 @@
 In: models, an address, settings. Out: an exit status, 0 after a signal to stop.
 """
 
-import ipaddress
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import cast
 
 from starlette.types import ASGIApp
@@ -16,6 +16,7 @@ from malmoi.config import Device
 from malmoi.device import set_threads
 from malmoi.errors import ConfigError
 from malmoi.log import get_logger
+from malmoi.serving.addresses import OWN_NAMES, bind, cannot_listen, is_loopback
 from malmoi.serving.app import create_app
 from malmoi.serving.keys import Keys
 from malmoi.serving.limits import ServingConfig
@@ -45,7 +46,7 @@ class ServeRequest:
 
 def run_serve(request: ServeRequest) -> int:
     """Serve until a signal to stop."""
-    app, service = prepare(request)
+    app, service, sockets = prepare(request)
     names = list(service.models.by_name)
 
     def tell(url: str) -> None:
@@ -54,16 +55,27 @@ def run_serve(request: ServeRequest) -> int:
 
     server = make_server(app, service, request.host, request.port, tell=tell)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    server.run()
+    try:
+        server.run(sockets)
+    except OSError as error:
+        if server.started:
+            raise
+        # Somebody else began to listen there while the models were loaded.
+        raise cannot_listen(request.host, request.port, error) from error
     return 0 if server.started else 1
 
 
-def prepare(request: ServeRequest) -> tuple[ASGIApp, Service]:
-    """The application and its service, with all models in memory unless they are to be loaded when first asked for."""
+def prepare(request: ServeRequest) -> tuple[ASGIApp, Service, list[socket]]:
+    """The application, its service and where it will listen. Faults of address and keys are told before all models are
+    read, unless those are to be loaded when first asked for."""
     check_address(request)
     if request.maybe_runs is not None and not request.maybe_runs.is_dir():
         raise ConfigError(f"--runs {request.maybe_runs}: no such folder")
     limits = validate(ServingConfig, parse_overrides(request.settings), "the settings of the service")
+    if not limits.hosts and request.maybe_keys is None and not request.is_open:
+        limits = limits.model_copy(update={"hosts": OWN_NAMES})
+    maybe_keys = open_keys(request.maybe_keys) if request.maybe_keys is not None else None
+    sockets = bind(request.host, request.port)
     set_threads(request.threads)
     metrics = Metrics()
     device = cast(Device, request.device)
@@ -75,9 +87,24 @@ def prepare(request: ServeRequest) -> tuple[ASGIApp, Service]:
     )
     for model in models.by_name.values() if not request.is_lazy else ():
         model.load()
-    maybe_keys = Keys(request.maybe_keys) if request.maybe_keys is not None else None
     service = Service(models, limits, metrics, maybe_keys=maybe_keys, maybe_runs=request.maybe_runs)
-    return create_app(service), service
+    return create_app(service), service, sockets
+
+
+def open_keys(path: Path) -> Keys:
+    """The keys of a file that is there."""
+    check_keys_file(path)
+    keys = Keys(path)
+    if not keys.clients():
+        get_logger().warning(
+            "%s holds no keys yet: `malmoi keys add NAME` makes one, and nobody else may translate", path
+        )
+    return keys
+
+
+def check_keys_file(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file of keys; `malmoi keys add NAME --file {path}` makes it")
 
 
 def check_address(request: ServeRequest) -> None:
@@ -93,18 +120,10 @@ def check_address(request: ServeRequest) -> None:
         get_logger().warning("everybody who reaches %s may translate", request.host)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def run_keys(action: str, maybe_name: str | None, path: Path, maybe_characters: int | None, *, as_json: bool) -> None:
     """Make, list or remove keys; a new one is written to standard output, and nowhere else."""
-    if action != "add" and not path.is_file():
-        raise ConfigError(f"{path}: no such file of keys; `malmoi keys add NAME` makes it")
+    if action != "add":
+        check_keys_file(path)
     if (action == "list") != (maybe_name is None):
         raise ConfigError("malmoi keys list, malmoi keys add NAME, or malmoi keys remove NAME")
     keys = Keys(path)

@@ -11,8 +11,9 @@ import traceback
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from malmoi.log import get_logger
+from malmoi.serving.addresses import is_ours
 from malmoi.serving.bodies import refusal
-from malmoi.serving.limits import RefusedError, ServingConfig
+from malmoi.serving.limits import RefusedError, ServingConfig, shown
 from malmoi.serving.metrics import Metrics
 
 HEADERS = (
@@ -74,6 +75,7 @@ class Guard:
     async def serve(self, scope: Scope, visit: "Visit") -> None:
         """Let the app answer, or say why it does not."""
         try:
+            visit.check_host()
             if self.presence.is_draining and scope["path"] not in ALWAYS_OPEN:
                 raise RefusedError(503, "stopping", "the service is stopping", 5)
             visit.check_length()
@@ -105,6 +107,15 @@ class Visit:
         names = {name for name, _ in scope["headers"]}
         self.is_whole = not names & {b"content-length", b"transfer-encoding"}
         self.status = 0
+
+    def check_host(self) -> None:
+        """Refuse a name that is not ours: a page of that name would read the answer."""
+        for name, value in self.scope["headers"] if self.limits.hosts else ():
+            if name == b"host" and not is_ours(value.decode("latin-1"), self.limits.hosts):
+                message = (
+                    f"this service is not asked by the name {shown(value.decode('latin-1'))}; see the setting hosts"
+                )
+                raise RefusedError(421, "wrong_host", message)
 
     def check_length(self) -> None:
         """Refuse a body by what its head says."""

@@ -61,6 +61,9 @@ class ServingConfig(Table):
     """Most connections at once; further ones are answered with 503."""
     cors: tuple[str, ...] = ()
     """Origins whose pages may ask, as `https://example.org`; `*` is all."""
+    hosts: tuple[str, ...] = ()
+    """Names by which the service is asked, as `translate.example.org`, besides this machine's own; `*` is all. Without
+    any that is all too, but this machine's own alone where neither keys nor `--open` say who may ask."""
     log_text: bool = False
     """Whether the log may hold texts of users; for finding faults."""
 
