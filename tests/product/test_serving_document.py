@@ -40,6 +40,21 @@ def test_the_document_holds_all_routes(document: schemathesis.BaseSchema) -> Non
     assert {"/api/models", "/api/translate", "/api/stream", "/api/next", "/api/explain", "/api/runs/{name}"} <= found
 
 
+def test_what_an_address_must_not_hold_is_said_as_it_is_done(running: Running) -> None:
+    document = running.get("/spec").json
+    told = {status for path in document["paths"].values() for one in path.values() for status in one["responses"]}
+    assert "422" not in told and "400" in document["paths"]["/api/runs/{name}"]["get"]["responses"]
+    assert "ValidationError" not in running.get("/spec").body.decode()
+    assert running.get("/api/runs/a?after=x").status == 400
+
+
+def test_heads_are_answered(running: Running) -> None:
+    for path in ("/health", "/api/models", "/metrics", "/"):
+        head, whole = running.ask("HEAD", path), running.get(path)
+        assert (head.status, head.body) == (200, b"")
+        assert head.headers["content-type"] == whole.headers["content-type"]
+
+
 PATHS = (
     ("POST", "/translate"),
     ("POST", "/detect"),

@@ -57,6 +57,7 @@ class Api:
         add = router.add_api_route
         translate = body_of(TranslateBody, forms=False)
         add("/models", self.models, methods=["GET"], response_model=dict[str, Any])
+        add("/models", self.models, methods=["HEAD"], include_in_schema=False)
         add("/translate", self.translate, methods=["POST"], response_model=Translated, openapi_extra=translate)
         add(
             "/stream",

@@ -6,6 +6,7 @@ In: models, limits, keys and folders. Out: an application for a server, and the 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -70,16 +71,27 @@ def add_own_routes(app: FastAPI, service: Service) -> None:
     """The document of all routes, the numbers, and the page."""
 
     async def spec() -> JSONResponse:
-        return reply(app.openapi())
+        return reply(document_of(app))
 
     async def metrics() -> Response:
         return PlainTextResponse(service.metrics.as_text(), media_type=METRICS_TYPE)
 
     app.add_api_route("/spec", spec, methods=["GET"], include_in_schema=False)
-    app.add_api_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/metrics", metrics, methods=["GET", "HEAD"], include_in_schema=False)
     policy = page_policy()
     for path, file in page_files().items():
         app.add_api_route(f"/{path}", answer_with(file, policy), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def document_of(app: FastAPI) -> dict[str, Any]:
+    """What the service offers, without the framework's own answer to a bad address: ours is 400."""
+    document = app.openapi()
+    for path in document["paths"].values():
+        for operation in path.values():
+            operation["responses"].pop("422", None)
+    for name in ("HTTPValidationError", "ValidationError"):
+        document.get("components", {}).get("schemas", {}).pop(name, None)
+    return document
 
 
 def answer_with(file: PageFile, policy: str) -> Callable[[Request], Awaitable[Response]]:

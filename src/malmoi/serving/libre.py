@@ -83,6 +83,7 @@ class Libre:
         add("/languages", self.languages, methods=["POST"], include_in_schema=False)
         add("/frontend/settings", self.settings, methods=["GET"], response_model=dict[str, Any])
         add("/health", self.health, methods=["GET"], response_model=dict[str, str])
+        add("/health", self.health, methods=["HEAD"], include_in_schema=False)
         return router
 
     async def translate(self, request: Request) -> JSONResponse:
