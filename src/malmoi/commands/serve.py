@@ -22,7 +22,7 @@ from malmoi.serving.keys import Keys
 from malmoi.serving.limits import ServingConfig
 from malmoi.serving.metrics import Metrics
 from malmoi.serving.models import Models, ServedModel, describe
-from malmoi.serving.server import make_server
+from malmoi.serving.server import end_process, make_server
 from malmoi.serving.service import Service
 from malmoi.settings import parse_overrides, validate
 
@@ -62,7 +62,9 @@ def run_serve(request: ServeRequest) -> int:
             raise
         # Somebody else began to listen there while the models were loaded.
         raise cannot_listen(request.host, request.port, error) from error
-    return 0 if server.started else 1
+    status = 0 if server.started else 1
+    end_process(service, status)
+    return status
 
 
 def prepare(request: ServeRequest) -> tuple[ASGIApp, Service, list[socket]]:

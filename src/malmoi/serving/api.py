@@ -115,20 +115,23 @@ class Api:
 
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text; with `details` words, tokens and alignments too."""
+        leash = self.service.leash()
         body, client, model, wish = await self.read(request)
         loaded, (answer,) = await self.service.translate(request, client, model, [body.text], wish)
-        return reply(await self.service.in_thread(answer_table, loaded, answer, details=body.details))
+        table = self.service.in_pieces(request, leash, answer_table, loaded, answer, details=body.details)
+        return reply(await table)
 
     async def stream(self, request: Request) -> Response:
         """Translate a text and tell it while it is made: events `partial`, `sentence`, and `done` or `error`."""
         body, client, model, wish = await self.read(request)
         loaded, plan = await self.service.plan(model, [body.text], wish)
         watched = await self.service.submit(client, loaded, plan, watches=True)
-        events = self.events(loaded, plan, watched.ticket, self.service.watch(request, watched), body)
+        events = self.events(request, loaded, plan, watched.ticket, self.service.watch(request, watched), body)
         return StreamingResponse(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
 
     async def events(
         self,
+        request: Request,
         loaded: Loaded,
         plan: Plan,
         ticket: Ticket,
@@ -136,6 +139,7 @@ class Api:
         body: TranslateBody,
     ) -> AsyncGenerator[str]:
         """The events of one translation."""
+        leash = self.service.leash()
         telling = Telling(loaded, plan, ticket, details=body.details)
         try:
             async with aclosing(changes):
@@ -144,8 +148,9 @@ class Api:
                         yield event(name, table)
             if not ticket.is_done:
                 return
-            (answer,) = await self.service.finish(loaded, plan, ticket.hypotheses())
-            yield event("done", answer_table(loaded, answer, details=body.details))
+            (answer,) = await self.service.finish(request, leash, loaded, plan, ticket.hypotheses())
+            table = self.service.in_pieces(request, leash, answer_table, loaded, answer, details=body.details)
+            yield event("done", await table)
         except RefusedError as error:
             yield event("error", {"code": error.code, "message": error.message})
 
@@ -172,9 +177,9 @@ class Api:
         if len(body.text) > most:
             raise RefusedError(400, "text_too_long", f"a sentence of at most {most} characters is explained")
         model = self.service.models.named(body.model)
-        await self.service.charge(client, len(body.text))
-        page = await self.service.apart(self.explanation, model, body.text, cast(Language, body.language))
-        return HTMLResponse(page)
+        language = cast(Language, body.language)
+        page = self.service.apart(request, client, len(body.text), self.explanation, model, body.text, language)
+        return HTMLResponse(await page)
 
     def explanation(self, model: ServedModel, text: str, language: Language) -> str:
         """The page; the network that is replayed is read when the first one is asked for."""

@@ -5,6 +5,9 @@ In: an application and its service. Out: when it has stopped. At the first signa
 """
 
 import asyncio
+import logging
+import os
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -18,6 +21,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from malmoi.log import get_logger
 from malmoi.serving.service import Service
 
+THREAD_SECONDS = 0.5
+"""Threads have so long to end by themselves when the server has ended."""
 LAST_SECONDS = 5
 """After everything was answered, connections have so long to take it."""
 
@@ -58,8 +63,19 @@ class StoppingServer(uvicorn.Server):
             return should_end
         is_late = time.monotonic() - self.maybe_draining_since > self.service.limits.drain_seconds
         if is_late:
-            self.service.models.give_up()
+            self.service.give_up()
         return should_end or is_late or not self.service.presence.num_active
+
+
+def end_process(service: Service, status: int) -> None:
+    """End at once, with a status, where threads still compute for somebody whom nobody waits for: nobody can stop them,
+    and the interpreter would wait. What was written is written first. Returns where all threads are over."""
+    service.close()
+    if not service.has_ended(THREAD_SECONDS):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def make_protocol(seconds: float) -> type[H11Protocol]:

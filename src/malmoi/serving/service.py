@@ -5,8 +5,8 @@ done in threads: the event loop only waits.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from malmoi.decoding.interface import Hypothesis
 from malmoi.log import get_logger
+from malmoi.serving.batcher import stopping
 from malmoi.serving.detection import Detector
 from malmoi.serving.guard import Presence
 from malmoi.serving.keys import Client, Keys
@@ -25,6 +26,7 @@ from malmoi.serving.models import Loaded, Models, ServedModel
 from malmoi.serving.runs import RunList
 from malmoi.serving.tickets import Ticket
 from malmoi.serving.translation import Answer, Plan, Wish, finish, make_plan
+from malmoi.serving.waiting import ClientGoneError, Leash, Pool, until_gone, wait_for
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,13 +34,6 @@ T = TypeVar("T")
 SHORT_CHARACTERS = 2_000
 """Texts up to here are cut and put together at once: to hand them to a thread would take longer."""
 MOST_LOOKING = 100
-
-
-class ClientGoneError(RefusedError):
-    """The client has left; nobody will read what we say."""
-
-    def __init__(self) -> None:
-        super().__init__(499, "client_gone", "the client has left")
 
 
 @dataclass(frozen=True)
@@ -69,16 +64,17 @@ class Service:
         self.maybe_runs = RunList(maybe_runs) if maybe_runs is not None else None
         self.presence = Presence()
         self.detector = Detector(models.sources)
-        self.threads = ThreadPoolExecutor(4, "serve")
-        self.aside = ThreadPoolExecutor(1, "aside")
-        self.num_aside = 0
-        self.looking = ThreadPoolExecutor(1, "runs")
-        self.num_looking = 0
+        self.threads = Pool(4, "serve")
+        self.finishers = Pool(2, "finish")
+        self.aside = Pool(1, "aside", most=4)
+        self.ending = asyncio.Event()
+        self.looking = Pool(1, "runs", most=MOST_LOOKING)
+        self.pools = (self.threads, self.finishers, self.aside, self.looking)
         self.loading: dict[str, asyncio.Task[Loaded]] = {}
 
     async def in_thread(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
         """The value of a function that may take its time."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, lambda: function(*arguments, **words))
+        return await asyncio.wrap_future(self.threads.submit(function, *arguments, **words))
 
     async def load(self, model: ServedModel) -> Loaded:
         """A model in memory; all who ask before it is there wait for the same reading."""
@@ -132,18 +128,38 @@ class Service:
         if client is not None and self.maybe_keys is not None:
             await self.in_thread(self.maybe_keys.charge, client, num_characters)
 
+    async def refund(self, client: Client | None, num_characters: int) -> None:
+        """Give back what a client was charged for and did not get."""
+        if client is not None and self.maybe_keys is not None:
+            await self.in_thread(self.maybe_keys.refund, client, num_characters)
+
     async def translate(
         self, request: Request, client: Client | None, model: ServedModel, texts: Sequence[str], wish: Wish
     ) -> tuple[Loaded, list[Answer]]:
         """Answers to all texts, unless the client leaves before."""
+        leash = self.leash()
         loaded, plan = await self.plan(model, texts, wish)
-        return loaded, await self.finish(loaded, plan, await self.search(request, client, loaded, plan))
+        return loaded, await self.finish(request, leash, loaded, plan, await self.search(request, client, loaded, plan))
 
-    async def finish(self, loaded: Loaded, plan: Plan, found: Sequence[Sequence[Hypothesis]]) -> list[Answer]:
+    async def finish(
+        self, request: Request, leash: Leash, loaded: Loaded, plan: Plan, found: Sequence[Sequence[Hypothesis]]
+    ) -> list[Answer]:
         """Hypotheses as texts."""
         if sum(map(len, plan.texts)) <= SHORT_CHARACTERS:
             return finish(loaded, plan, found)
-        return await self.in_thread(finish, loaded, plan, found)
+        return await self.in_pieces(request, leash, finish, loaded, plan, found, leash.check)
+
+    def leash(self) -> Leash:
+        """The time that a request has, from now on."""
+        return Leash(self.limits.deadline)
+
+    async def in_pieces(
+        self, request: Request, leash: Leash, function: Callable[P, T], *arguments: P.args, **words: P.kwargs
+    ) -> T:
+        """The value of a function that puts answers together, and does so only while somebody waits: in threads of
+        their own, so that neither keys nor other requests wait for it."""
+        work = self.finishers.submit(function, *arguments, **words)
+        return await wait_for(work, request, leash, self.ending, stopping())
 
     async def search(
         self,
@@ -185,8 +201,7 @@ class Service:
         try:
             loaded.batcher.submit(ticket)
         except RefusedError:
-            if client is not None and self.maybe_keys is not None:
-                await self.in_thread(self.maybe_keys.refund, client, num_characters)
+            await self.refund(client, num_characters)
             raise
         return Watched(ticket, changed, loaded)
 
@@ -215,37 +230,46 @@ class Service:
             if not ticket.is_done:
                 watched.loaded.batcher.leave(ticket)
 
-    async def apart(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
-        """The value of a function that computes for long, one at a time beside the search; few may wait for it."""
-        if self.num_aside >= 4:
-            raise RefusedError(429, "queue_full", "too many requests of this kind are waiting; try again later", 5)
-        self.num_aside += 1
+    async def apart(
+        self,
+        request: Request,
+        client: Client | None,
+        num_characters: int,
+        function: Callable[P, T],
+        *arguments: P.args,
+        **words: P.kwargs,
+    ) -> T:
+        """The value of a function that computes for long, one at a time beside the search; few may wait for it. The
+        client is charged, unless it gets no answer."""
+        leash = self.leash()
+        await self.charge(client, num_characters)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.aside, lambda: function(*arguments, **words))
-        finally:
-            self.num_aside -= 1
+            work = self.aside.submit(function, *arguments, **words)
+            return await wait_for(work, request, leash, self.ending, stopping())
+        except ClientGoneError:
+            raise
+        except Exception:
+            await self.refund(client, num_characters)
+            raise
+
+    def give_up(self) -> None:
+        """Tell all who still wait that nothing comes any more; called in the event loop."""
+        self.models.give_up()
+        self.ending.set()
+
+    def has_ended(self, seconds: float) -> bool:
+        """Whether all threads of a closed service are over after so long."""
+        ends_at = time.monotonic() + seconds
+        return all(pool.has_ended(ends_at) for pool in self.pools)
 
     async def look(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
         """The value of a function that reads runs: in a thread of its own, so that no translation waits for a disk."""
-        if self.num_looking >= MOST_LOOKING:
-            raise RefusedError(429, "queue_full", "too many requests for runs are waiting; try again later", 5)
-        self.num_looking += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self.looking, lambda: function(*arguments, **words))
-        finally:
-            self.num_looking -= 1
+        return await asyncio.wrap_future(self.looking.submit(function, *arguments, **words))
 
     def close(self) -> None:
         """End all threads; what was accepted has been answered, or its time is over."""
         self.models.close(1.0)
         if self.maybe_keys is not None:
             self.maybe_keys.close()
-        self.threads.shutdown(wait=False, cancel_futures=True)
-        self.aside.shutdown(wait=False, cancel_futures=True)
-        self.looking.shutdown(wait=False, cancel_futures=True)
-
-
-async def until_gone(request: Request) -> None:
-    """Ends when the client has left."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        for pool in self.pools:
+            pool.close()

@@ -3,7 +3,7 @@
 In: texts and options. Out: translated texts with alternatives.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,25 +55,36 @@ async def translate_documents(
     num_alternatives: int,
 ) -> list[Output]:
     """Translations of HTML: all runs of all texts go through the search together."""
+    leash = service.leash()
     service.check_texts(texts)
     documents = await service.in_thread(lambda: [read_parts(text) for text in texts])
     runs = [part.text for parts in documents for part in parts if isinstance(part, Run)]
     wish = Wish(options=options, at_lines=False, aligns=True)
     loaded, plan = await service.plan_texts(model, runs, wish)
     found = await service.search(request, client, loaded, plan, sum(map(len, texts)))
-    answers = await service.finish(loaded, plan, found)
-    return await service.in_thread(put_together, loaded, documents, answers, num_alternatives)
+    answers = await service.finish(request, leash, loaded, plan, found)
+    return await service.in_pieces(
+        request, leash, put_together, loaded, documents, answers, num_alternatives, leash.check
+    )
 
 
 def put_together(
-    loaded: Loaded, documents: Sequence[Sequence[str | Run]], answers: Sequence[Answer], num_alternatives: int
+    loaded: Loaded,
+    documents: Sequence[Sequence[str | Run]],
+    answers: Sequence[Answer],
+    num_alternatives: int,
+    check: Callable[[], None] = lambda: None,
 ) -> list[Output]:
-    """Documents from the answers to their runs, which stand in order."""
+    """Documents from the answers to their runs, which stand in order; `check` is called before each piece of work, and
+    may raise where nobody waits any more."""
     waiting = iter(answers)
     outputs: list[Output] = []
     for parts in documents:
         own = [next(waiting) if isinstance(part, Run) else None for part in parts]
-        others = [answer.variants(num_alternatives) if answer is not None else [] for answer in own]
+        others: list[list[Answer]] = []
+        for answer in own:
+            check()
+            others.append(answer.variants(num_alternatives) if answer is not None else [])
         versions: list[str] = []
         for rank in range(-1, max(map(len, others), default=0)):
             chosen = [
@@ -81,7 +92,9 @@ def put_together(
                 for answer, variants in zip(own, others, strict=True)
             ]
             rendered = [
-                render(part, answer.text, pairing_of(loaded, answer)) if isinstance(part, Run) and answer else str(part)
+                render(part, answer.text, pairing_of(loaded, answer, check))
+                if isinstance(part, Run) and answer
+                else str(part)
                 for part, answer in zip(parts, chosen, strict=True)
             ]
             versions.append("".join(rendered))
@@ -90,13 +103,14 @@ def put_together(
     return outputs
 
 
-def pairing_of(loaded: Loaded, answer: Answer) -> Pairing:
+def pairing_of(loaded: Loaded, answer: Answer, check: Callable[[], None]) -> Pairing:
     """Words of a whole answer."""
     source: list[Range] = []
     target: list[Range] = []
     pairs: list[tuple[int, int]] = []
     sentences: list[tuple[Range, Range]] = []
     for sentence in answer.sentences:
+        check()
         words = words_of(loaded, answer, sentence)
         first, start = sentence.span.start, sentence.start
         pairs += [(len(source) + one, len(target) + other) for one, other in words.pairs]

@@ -90,12 +90,15 @@ class Ticket:
     def expire(self, now: float) -> None:
         """Give up after the deadline."""
         if now > self.ends_at:
-            self.fail(
-                RefusedError(503, "deadline", "the translation took longer than is allowed here; try again later", 5)
-            )
+            self.fail(late())
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """All results in the order of the requests; raises what went wrong."""
         if self.maybe_error is not None:
             raise self.maybe_error
         return [one for one in self.results if one is not None]
+
+
+def late() -> RefusedError:
+    """What is said after the deadline."""
+    return RefusedError(503, "deadline", "the translation took longer than is allowed here; try again later", 5)

@@ -5,7 +5,7 @@ of the ticket, an `Answer` for each text, in order. Nothing here waits or search
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -178,13 +178,22 @@ def search_config(config: DecodingConfig) -> DecodingConfig:
     return config
 
 
-def finish(loaded: Loaded, plan: Plan, hypotheses: Sequence[Sequence[Hypothesis]]) -> list[Answer]:
-    """Hypotheses, in the order of the plan's requests, as translations of its texts."""
+def finish(
+    loaded: Loaded,
+    plan: Plan,
+    hypotheses: Sequence[Sequence[Hypothesis]],
+    check: Callable[[], None] = lambda: None,
+) -> list[Answer]:
+    """Hypotheses, in the order of the plan's requests, as translations of its texts; `check` is called before each
+    sentence, and may raise where nobody waits any more."""
     waiting = iter(hypotheses)
     prepared = iter(plan.prepared)
     answers: list[Answer] = []
     for text, spans in zip(plan.texts, plan.spans, strict=True):
-        done = [build(loaded, next(prepared), waiting, plan.config) for _ in spans]
+        done: list[Done] = []
+        for _ in spans:
+            check()
+            done.append(build(loaded, next(prepared), waiting, plan.config))
         answers.append(make_answer(text, spans, done))
     return answers
 

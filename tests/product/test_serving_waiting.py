@@ -1,0 +1,165 @@
+"""Work beside the search: it ends with its time, with its client and with the service, and costs only who gets it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from malmoi.serving import texts
+from malmoi.serving.api import Api
+from malmoi.serving.keys import Keys
+from serving_server import GOLDEN, PATIENCE, Running, serving
+
+HTML = {"q": "<p>a <b>b</b></p>" * 300, "source": "en", "target": "ko", "format": "html", "alternatives": 2}
+EXPLAIN = {"model": "en-ko", "text": "one small horse plays."}
+
+
+def wait(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def send(running: Running, path: str, value: Any) -> socket.socket:
+    """A request whose answer is not waited for."""
+    body = json.dumps(value).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    client = socket.create_connection(("127.0.0.1", running.port), PATIENCE)
+    client.sendall(head.encode() + body)
+    return client
+
+
+@pytest.fixture
+def slow_render(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece of HTML takes its time: all of them more than a test does."""
+    plain = texts.render
+
+    def render(*arguments: Any) -> str:
+        time.sleep(0.1)
+        return plain(*arguments)
+
+    monkeypatch.setattr(texts, "render", render)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Explanations that end when the event is set."""
+    event = threading.Event()
+
+    def explanation(*_: object) -> str:
+        assert event.wait(PATIENCE)
+        return "<p>done</p>"
+
+    monkeypatch.setattr(Api, "explanation", explanation)
+    yield event
+    event.set()
+
+
+@pytest.mark.usefixtures("slow_render")
+def test_marks_are_put_in_while_the_deadline_allows() -> None:
+    with serving(deadline=2.0) as running, ThreadPoolExecutor(4) as threads:
+        running.service.models.by_name["en-ko"].load()
+        began_at = time.monotonic()
+        slow = [threads.submit(running.post, "/translate", HTML) for _ in range(4)]
+        wait(lambda: running.service.finishers.num_inside == 4)
+        # Nobody else waits for them.
+        assert running.post("/detect", {"q": "one small horse"}).status == 200
+        assert [one.result().status for one in slow] == [503] * 4
+        assert time.monotonic() - began_at < 20.0
+        wait(lambda: not running.service.finishers.num_inside)
+        assert running.post("/translate", {**HTML, "q": "<b>a</b>"}).status == 200
+
+
+@pytest.mark.usefixtures("slow_render")
+def test_nothing_is_put_together_for_one_who_has_left() -> None:
+    with serving() as running:
+        with send(running, "/translate", HTML):
+            wait(lambda: running.service.finishers.num_inside == 1)
+        wait(lambda: not running.service.finishers.num_inside and not running.service.presence.num_active)
+
+
+def test_explanations_have_a_deadline(held: threading.Event) -> None:
+    with serving(deadline=0.3) as running:
+        reply = running.post("/api/explain", EXPLAIN)
+        assert reply.status == 503 and reply.json["error"]["code"] == "deadline"
+        held.set()
+        wait(lambda: not running.service.aside.num_inside)
+        assert running.post("/api/explain", EXPLAIN).body == b"<p>done</p>"
+
+
+def test_nobody_waits_for_an_explanation_of_one_who_has_left(held: threading.Event) -> None:
+    with serving() as running:
+        clients = [send(running, "/api/explain", EXPLAIN) for _ in range(2)]
+        wait(lambda: running.service.aside.num_inside == 2)
+        for client in clients:
+            client.close()
+        # The one that has begun goes on, the one that has not does not begin.
+        wait(lambda: not running.service.presence.num_active and running.service.aside.num_inside == 1)
+        held.set()
+
+
+def test_what_is_not_explained_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    key = {"Authorization": f"Bearer {keys.add('a', 1_000)}"}
+    keys.close()
+    with serving(keys=tmp_path / "keys.sqlite") as running, ThreadPoolExecutor(4) as threads:
+
+        def used() -> int:
+            return running.get("/v2/usage", **key).json["character_count"]
+
+        assert running.post("/api/explain", {**EXPLAIN, "text": " \n "}, **key).status == 400
+        assert used() == 0
+        event = threading.Event()
+        monkeypatch.setattr(Api, "explanation", lambda *_: str(event.wait(PATIENCE)))
+        waiting = [threads.submit(running.post, "/api/explain", EXPLAIN, **key) for _ in range(4)]
+        wait(lambda: running.service.aside.num_inside == 4)
+        cost = 4 * len(EXPLAIN["text"])
+        assert running.post("/api/explain", EXPLAIN, **key).status == 429
+        assert used() == cost
+        event.set()
+        assert [one.result().status for one in waiting] == [200] * 4
+        assert used() == cost
+
+
+SLOW = """
+import time
+from malmoi.__main__ import main
+from malmoi.serving.api import Api
+Api.explanation = lambda *_: time.sleep(1000)
+main()
+"""
+
+
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_the_process_ends_while_something_is_explained(num_signals: int) -> None:
+    settings = ["--set", f"drain_seconds={0.5 if num_signals == 1 else 1_000}"]
+    command = [sys.executable, "-c", SLOW, "serve", f"en-ko={GOLDEN}", "--port", "0", "--json", *settings]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        running = Running(None, None, int(json.loads(process.stdout.readline())["url"].rpartition(":")[2]))  # type: ignore[arg-type]
+        with send(running, "/api/explain", EXPLAIN) as client:
+            wait(lambda: b"malmoi_active_requests 2" in running.get("/metrics").body)
+            for _ in range(num_signals):
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.3)
+            assert process.wait(PATIENCE) == 0
+            if num_signals == 1:
+                answer = b"".join(iter(lambda: client.recv(65_536), b""))
+                assert answer.startswith(b"HTTP/1.1 503") and b'"code":"stopping"' in answer
+    finally:
+        process.kill()
+        process.wait()
