@@ -298,6 +298,8 @@ def test_how_long_it_takes_is_said_and_need_not_be_waited_for(page: Browser, ser
     page.wait("/Once more in (49|50) s/.test(document.querySelector('.fault')?.textContent)")
     page.click(".fault button")
     page.wait(WHOLE)
+    assert page.run("document.querySelector('.fault')") is None
+    assert len(service.bodies("/api/stream")) == 2
 
 
 def test_faults_are_told_and_tried_again(page: Browser, service: Service) -> None:
@@ -335,10 +337,13 @@ def test_a_key_is_asked_for(page: Browser, service: Service) -> None:
     page.type(KEY)
     page.press("Enter")
     page.wait("document.querySelector('.key button').textContent === 'In use'")
+    assert not page.run(WHOLE)
     write(page, " and")
     page.wait(WHOLE)
     page.visit(service.address)
     translate(page)
+    # The key was kept: the page asks for it no more.
+    assert page.run("document.querySelector('.fault')") is None
 
 
 def test_what_the_service_says_of_an_answer_is_shown(page: Browser, service: Service) -> None:

@@ -166,8 +166,10 @@ def test_a_key_is_asked_for_and_opens(browser: Browser, tmp_path: Path) -> None:
         browser.type(key)
         browser.press("Enter")
         browser.wait("document.querySelector('.key button').textContent === 'In use'")
+        assert not browser.run(WHOLE)
         write(browser, " ")
         browser.wait(WHOLE)
+        assert browser.run("document.querySelector('.fault')") is None
 
 
 def test_the_page_stands_under_a_strict_policy(running: Running) -> None:

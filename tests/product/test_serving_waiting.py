@@ -42,15 +42,17 @@ def send(running: Running, path: str, value: Any) -> socket.socket:
 
 
 @pytest.fixture
-def slow_render(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each piece of HTML takes its time: all of them more than a test does."""
-    plain = texts.render
+def slow_render(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each piece of HTML takes its time: all of them more than a test does. Gives what was made so far."""
+    plain, made = texts.render, list[str]()
 
     def render(*arguments: Any) -> str:
         time.sleep(0.1)
-        return plain(*arguments)
+        made.append(plain(*arguments))
+        return made[-1]
 
     monkeypatch.setattr(texts, "render", render)
+    return made
 
 
 @pytest.fixture
@@ -82,12 +84,12 @@ def test_marks_are_put_in_while_the_deadline_allows() -> None:
         assert running.post("/translate", {**HTML, "q": "<b>a</b>"}).status == 200
 
 
-@pytest.mark.usefixtures("slow_render")
-def test_nothing_is_put_together_for_one_who_has_left() -> None:
+def test_nothing_is_put_together_for_one_who_has_left(slow_render: list[str]) -> None:
     with serving() as running:
         with send(running, "/translate", HTML):
             wait(lambda: running.service.finishers.num_inside == 1)
         wait(lambda: not running.service.finishers.num_inside and not running.service.presence.num_active)
+        assert len(slow_render) < 300
 
 
 def test_explanations_have_a_deadline(held: threading.Event) -> None:
@@ -99,7 +101,12 @@ def test_explanations_have_a_deadline(held: threading.Event) -> None:
         assert running.post("/api/explain", EXPLAIN).body == b"<p>done</p>"
 
 
-def test_nobody_waits_for_an_explanation_of_one_who_has_left(held: threading.Event) -> None:
+def test_nobody_waits_for_an_explanation_of_one_who_has_left(
+    held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explained: list[str] = []
+    explanation = Api.explanation
+    monkeypatch.setattr(Api, "explanation", lambda *all_: explained.append("begun") or explanation(*all_))
     with serving() as running:
         clients = [send(running, "/api/explain", EXPLAIN) for _ in range(2)]
         wait(lambda: running.service.aside.num_inside == 2)
@@ -107,7 +114,10 @@ def test_nobody_waits_for_an_explanation_of_one_who_has_left(held: threading.Eve
             client.close()
         # The one that has begun goes on, the one that has not does not begin.
         wait(lambda: not running.service.presence.num_active and running.service.aside.num_inside == 1)
+        assert explained == ["begun"]
         held.set()
+        wait(lambda: not running.service.aside.num_inside)
+        assert explained == ["begun"]
 
 
 def test_what_is_not_explained_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,3 +280,4 @@ def test_what_is_told_of_those_who_wait_is_so_when_all_have_left(bench: Bench) -
     bench.steps.allowed.release()
     for name in ("waiting_tokens", "waiting_sentences", "live_sentences"):
         wait(lambda name=name: f'malmoi_{name}{{model="model"}} 0' in bench.metrics.as_text())
+    assert not gone.is_done and gone.num_missing == 50
