@@ -13,7 +13,7 @@ from typing import Any, cast
 from malmoi.config import DecodingConfig, Device
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Request, Scorer
-from malmoi.decoding.search import search
+from malmoi.decoding.search import search, search_config
 from malmoi.device import count_threads
 from malmoi.engine.choose import StoredScorers, allows_threads
 from malmoi.errors import CheckpointError, ConfigError
@@ -272,21 +272,22 @@ class Translator:
         words = text.split()
         return [word for word, ids in zip(words, self.tokenizers.encode_sources(words), strict=True) if ids]
 
+    def forbidden_ids(self, config: DecodingConfig) -> list[int]:
+        """Ids that no output may hold; an unknown word may where another will take its place."""
+        found = set(self.tokenizers.target.forbidden_ids())
+        return sorted(found - {UNKNOWN_ID} if config.replace_unknown else found)
+
     def search(self, requests: Mapping[int, Request], config: DecodingConfig) -> list[list[Hypothesis]]:
         """n-best lists of ids for requests by their place. More are asked for where equal texts will be merged."""
         if not requests:
             return []
-        forbidden = set(self.tokenizers.target.forbidden_ids())
-        if config.replace_unknown:
-            forbidden.discard(UNKNOWN_ID)
-        if config.merge_equal_texts and config.method == "beam":
-            config = config.model_copy(update={"n_best": config.beam_size})
+        config = search_config(config)
         scorer = self.scorer_for(config)
         return search(
             scorer,
             list(requests.values()),
             config,
-            sorted(forbidden),
+            self.forbidden_ids(config),
             keep_attention=config.replace_unknown,
             places=list(requests),
             workers=self.threads if allows_threads(scorer) else 1,

@@ -54,6 +54,13 @@ def search(
     return [answers[place] for place in chosen]
 
 
+def search_config(config: DecodingConfig) -> DecodingConfig:
+    """The settings of a search whose outputs become texts: more outputs where equal texts will be merged."""
+    if config.merge_equal_texts and config.method == "beam":
+        return config.model_copy(update={"n_best": config.beam_size})
+    return config
+
+
 class Queue:
     """Requests that wait, the longest first, for one worker or several."""
 

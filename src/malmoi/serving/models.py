@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from malmoi.config import Card, DecodingConfig, Device, StoredConfig
+from malmoi.config import Card, Device, StoredConfig
 from malmoi.decoding.batch import SearchBatch
 from malmoi.engine.choose import allows_threads
 from malmoi.errors import ConfigError
@@ -21,7 +21,6 @@ from malmoi.serving.limits import RefusedError, ServingConfig, shown
 from malmoi.serving.metrics import Metrics
 from malmoi.serving.tickets import Group
 from malmoi.stored import CARD_FILE, find_model, load_card, load_config
-from malmoi.text.ids import UNKNOWN_ID
 from malmoi.translate import Translator
 
 CODE = r"[a-z]{2,3}(?:-[A-Z][A-Za-z]{1,3})?"
@@ -64,10 +63,6 @@ class Loaded:
     translator: Translator
     batcher: Batcher
 
-    def forbidden_ids(self, config: DecodingConfig) -> list[int]:
-        """Ids that no output may hold."""
-        return forbidden_ids(self.translator, config)
-
 
 class ServedModel:
     """One model, loaded when it is first asked for, once however many ask at the same time."""
@@ -103,7 +98,7 @@ class ServedModel:
             return SearchBatch(
                 translator.scorer_for(group.config),
                 group.config,
-                forbidden_ids(translator, group.config),
+                translator.forbidden_ids(group.config),
                 keep_attention=group.keep_attention,
             )
 
@@ -166,12 +161,6 @@ class Models:
     def close(self, seconds: float) -> None:
         for model in self.by_name.values():
             model.close(seconds)
-
-
-def forbidden_ids(translator: Translator, config: DecodingConfig) -> list[int]:
-    """Ids that no output may hold; an unknown word may where another will take its place."""
-    found = set(translator.tokenizers.target.forbidden_ids())
-    return sorted(found - {UNKNOWN_ID} if config.replace_unknown else found)
 
 
 def describe(word: str) -> Description:

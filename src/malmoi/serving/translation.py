@@ -11,7 +11,7 @@ from typing import Any
 
 from malmoi.config import DecodingConfig
 from malmoi.decoding.interface import Hypothesis, Request
-from malmoi.decoding.search import check_request, check_settings
+from malmoi.decoding.search import check_request, check_settings, search_config
 from malmoi.errors import ConfigError, DataError
 from malmoi.serving.aligned import Unit, pairs_of, source_units, target_units
 from malmoi.serving.limits import RefusedError, ServingConfig, settle
@@ -162,20 +162,13 @@ def squeezed(sentence: str) -> str:
 
 def check_prepared(prepared: Sequence[Prepared], loaded: Loaded, config: DecodingConfig) -> None:
     """`RefusedError`, `DataError` or `ConfigError` for a sentence that cannot be searched for."""
-    scorer, forbidden = loaded.translator.scorer_for(config), loaded.forbidden_ids(config)
+    scorer, forbidden = loaded.translator.scorer_for(config), loaded.translator.forbidden_ids(config)
     check_settings(config, [one.request for one in prepared if one.request is not None])
     for number, one in enumerate(prepared):
         if one.maybe_known is not None and one.maybe_known.error is not None:
             raise RefusedError(400, "sentence_too_long", one.maybe_known.error)
         if one.request is not None:
             check_request(one.request, number, scorer, config, forbidden)
-
-
-def search_config(config: DecodingConfig) -> DecodingConfig:
-    """The settings of the search itself: more outputs where equal texts will be merged."""
-    if config.merge_equal_texts and config.method == "beam":
-        return config.model_copy(update={"n_best": config.beam_size})
-    return config
 
 
 def finish(
