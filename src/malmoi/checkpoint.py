@@ -239,6 +239,5 @@ def check_alike(folder: Path, last: Path, config: StoredConfig, tokenizers: Toke
     mine, theirs = load_config(folder), Tokenizers.load(folder / TOKENIZER_FOLDER)
     if (mine.model, mine.text) != (config.model, config.text):
         raise CheckpointError(f"{folder / CONFIG_FILE}: another model or text settings than {last / CONFIG_FILE}")
-    pairs = ((theirs.source, tokenizers.source), (theirs.target, tokenizers.target))
-    if any(one.kind != other.kind or one.to_files() != other.to_files() for one, other in pairs):
+    if theirs.maybe_different(tokenizers) is not None:
         raise CheckpointError(f"{folder / TOKENIZER_FOLDER}: another vocabulary than {last / TOKENIZER_FOLDER}")

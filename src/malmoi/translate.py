@@ -8,7 +8,7 @@ how a network works or how a search is made.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from malmoi.config import DecodingConfig, Device
 from malmoi.decoding.forced import force
@@ -22,7 +22,7 @@ from malmoi.settings import validate
 from malmoi.stored import Stored, read_stored
 from malmoi.text.ids import END_ID, UNKNOWN_ID
 from malmoi.text.lines import is_blank, normalize, one_line
-from malmoi.text.tokenizer import Tokenizer, Tokenizers
+from malmoi.text.tokenizer import Tokenizers
 from malmoi.wishes import Window, encode_phrase, encode_prefix, read_windows
 
 WINDOW_LINES = 4000
@@ -389,11 +389,9 @@ def check_same_vocabularies(paths: Sequence[Path], models: Sequence[Stored]) -> 
     """`CheckpointError` unless all models of an ensemble mean the same by every id."""
     first = models[0].tokenizers
     for path, model in zip(paths[1:], models[1:], strict=True):
-        other = model.tokenizers
-        for side in ("source", "target"):
-            mine, theirs = cast(Tokenizer, getattr(first, side)), cast(Tokenizer, getattr(other, side))
-            if (mine.kind, mine.to_files()) != (theirs.kind, theirs.to_files()):
-                raise CheckpointError(
-                    f"{path}: its {side} vocabulary is not that of {paths[0]}; an ensemble needs models that were "
-                    "trained with one tokeniser"
-                )
+        maybe_side = first.maybe_different(model.tokenizers)
+        if maybe_side is not None:
+            raise CheckpointError(
+                f"{path}: its {maybe_side} vocabulary is not that of {paths[0]}; an ensemble needs models that were "
+                "trained with one tokeniser"
+            )

@@ -19,7 +19,6 @@ from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.evaluation.references import References
 from malmoi.files import write_atomically
 from malmoi.settings import Settings
-from malmoi.text.tokenizer import Tokenizers
 
 STORES = "stores.json"
 
@@ -89,7 +88,7 @@ def open_stores(sources: Sequence[DataSource]) -> Prepared:
     first, *others = [open_prepared(Path(str(source.pairs))) for source in sources]
     tokenizers = first.material.tokenizers
     for other in others:
-        if not same_text(other.material.tokenizers, tokenizers) or other.shared != first.shared:
+        if tokenizers.maybe_different(other.material.tokenizers) is not None or other.shared != first.shared:
             raise ConfigError(
                 f"{other.folder.path}: was prepared with another vocabulary or other settings than "
                 f"{first.folder.path}; prepare it with --like {first.folder.path}"
@@ -114,12 +113,6 @@ def open_stores(sources: Sequence[DataSource]) -> Prepared:
             "name that one too"
         )
     return replace(first, material=checked(material))
-
-
-def same_text(ours: Tokenizers, others: Tokenizers) -> bool:
-    """Whether every id means the same to both."""
-    sides = ((ours.source, others.source), (ours.target, others.target))
-    return all((one.kind, one.to_files()) == (other.kind, other.to_files()) for one, other in sides)
 
 
 def note_stores(folder: RunFolder, stores: Sequence[Store]) -> None:

@@ -23,7 +23,7 @@ from malmoi.commands.plan import ORDINARY_FACTS, Given, TrainRequest, continued,
 from malmoi.commands.progress import progress_bar
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.running import run_trainer
-from malmoi.commands.stores import check_stages, check_stores, note_stores, open_stores, same_text, stores_of
+from malmoi.commands.stores import check_stages, check_stores, note_stores, open_stores, stores_of
 from malmoi.config import DataSource, RunConfig, StoredConfig
 from malmoi.device import choose_device, keep_freed_memory, set_threads
 from malmoi.errors import CheckpointError, ConfigError
@@ -169,7 +169,7 @@ def resolve(
     if stores:
         config, material = from_stores(stores, given, stored, below)
         if started is not None:
-            if not same_text(material.tokenizers, started.tokenizers):
+            if material.tokenizers.maybe_different(started.tokenizers) is not None:
                 raise ConfigError(f"--init {request.init}: its vocabulary is not that of the prepared store")
             material = replace(material, tokenizers=material.tokenizers.after(started.tokenizers))
         # First of all that a run holds: by it the folder is known when the start is made again.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, Self, assert_never, cast, get_args
+from typing import Any, Literal, Protocol, Self, assert_never, cast, get_args
 
 from malmoi.config import TextConfig, TokenizerKind
 from malmoi.errors import CheckpointError
@@ -126,6 +126,14 @@ class Tokenizers:
         """The same for a model that goes on from one trained with `earlier`: what either has seen is not left out."""
         unseen = set(earlier.unseen_source_ids)
         return replace(self, unseen_source_ids=tuple(index for index in self.unseen_source_ids if index in unseen))
+
+    def maybe_different(self, other: "Tokenizers") -> Literal["source", "target"] | None:
+        """The first side on which ids mean other text than those of `other`; None where both sides mean the same."""
+        if (self.source.kind, self.source.to_files()) != (other.source.kind, other.source.to_files()):
+            return "source"
+        if (self.target.kind, self.target.to_files()) != (other.target.kind, other.target.to_files()):
+            return "target"
+        return None
 
     def encode_source(self, text: str) -> list[int]:
         """Ids of a source, without an end symbol and without characters that training never saw."""
