@@ -6,7 +6,7 @@ In: models and settings. Out: addresses, statuses and bodies.
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -24,6 +24,14 @@ from malmoi.serving.service import Service
 GOLDEN = Path(__file__).parent / "golden" / "model"
 PATIENCE = 60.0
 """Seconds until an answer must have come; nothing is measured by it."""
+
+
+def wait(is_true: Callable[[], bool]) -> None:
+    """Until something is so, which it must become."""
+    end = time.monotonic() + PATIENCE
+    while not is_true():
+        assert time.monotonic() < end, "it never came to this"
+        time.sleep(0.001)
 
 
 @dataclass(frozen=True)
@@ -93,10 +101,8 @@ def serving(words: Sequence[str] = (f"en-ko={GOLDEN}",), **settings: Any) -> Ite
     server = make_server(create_app(service), service, "127.0.0.1", 0)
     thread = threading.Thread(target=server.run)
     thread.start()
-    end = time.monotonic() + PATIENCE
-    while not server.started:
-        assert thread.is_alive() and time.monotonic() < end, "the server does not start"
-        time.sleep(0.01)
+    wait(lambda: server.started or not thread.is_alive())
+    assert server.started, "the server does not start"
     try:
         yield Running(server, service, server.servers[0].sockets[0].getsockname()[1])
     finally:

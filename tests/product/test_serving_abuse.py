@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,7 +21,7 @@ from malmoi.errors import ConfigError, MalmoiError
 from malmoi.log import add_log_file, get_logger
 from malmoi.serving.keys import Keys
 from malmoi.translate import Translator
-from serving_server import GOLDEN, PATIENCE, Running, serving
+from serving_server import GOLDEN, PATIENCE, Running, serving, wait
 
 GOOD = {"q": "one small horse plays.", "source": "en", "target": "ko"}
 JSON = {"Content-Type": "application/json"}
@@ -252,8 +251,8 @@ def test_short_requests_do_not_wait_for_a_long_one() -> None:
             return status
 
         long = threads.submit(ask, "long", body)
-        while not running.service.models.by_name["en-ko"].load().batcher.num_live:
-            time.sleep(0.001)
+        batcher = running.service.models.by_name["en-ko"].load().batcher
+        wait(lambda: batcher.num_live > 0)
         short = [threads.submit(ask, "short", {**GOOD, "q": "dogs"}) for _ in range(20)]
         assert running.get("/health").json == {"status": "ok"}
         assert [one.result() for one in short] == [200] * 20 and long.result() == 200
@@ -276,12 +275,8 @@ def test_work_for_a_client_that_has_left_stops() -> None:
                     f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(value)}"
                 )
                 client.sendall(head.encode() + b"\r\n\r\n" + value)
-                while not batcher.num_live:
-                    time.sleep(0.001)
-            end = time.monotonic() + PATIENCE
-            while batcher.num_live or batcher.num_waiting:
-                assert time.monotonic() < end
-                time.sleep(0.005)
+                wait(lambda: batcher.num_live > 0)
+            wait(lambda: not batcher.num_live and not batcher.num_waiting)
         assert b"malmoi_left_sentences_total" in running.get("/metrics").body
         assert running.post("/translate", GOOD).status == 200
 
@@ -291,8 +286,7 @@ def test_a_full_queue_says_when_to_come_again() -> None:
         running.post("/translate", GOOD)
         long = threads.submit(running.post, "/translate", {**GOOD, "q": " ".join(["two white dogs sleep."] * 100)})
         batcher = running.service.models.by_name["en-ko"].load().batcher
-        while not batcher.waiting_tokens:
-            time.sleep(0.001)
+        wait(lambda: batcher.waiting_tokens > 0)
         for path, body in (("/translate", GOOD), ("/v2/translate", {"text": ["a"], "target_lang": "KO"})):
             reply = running.post(path, body)
             assert reply.status == 429 and int(reply.headers["retry-after"]) >= 1 and SHAPES[path] in reply.json
@@ -501,8 +495,7 @@ def test_a_signal_to_stop_ends_with_all_that_was_accepted_answered() -> None:
         running.post("/translate", GOOD)
         body = {**GOOD, "q": " ".join(["two white dogs sleep."] * 100)}
         long = [threads.submit(running.post, "/translate", body) for _ in range(3)]
-        while b"malmoi_active_requests 4" not in running.get("/metrics").body:
-            time.sleep(0.005)
+        wait(lambda: b"malmoi_active_requests 4" in running.get("/metrics").body)
         process.send_signal(signal.SIGTERM)
         refused = None
         while refused is None and not all(one.done() for one in long):
@@ -538,8 +531,7 @@ def test_what_cannot_be_answered_in_time_to_stop_is_told() -> None:
         running.post("/translate", GOOD)
         body = {**GOOD, "q": " ".join(["two white dogs sleep."] * 3_000)}
         long = threads.submit(running.post, "/translate", body)
-        while b"malmoi_active_requests 2" not in running.get("/metrics").body:
-            time.sleep(0.005)
+        wait(lambda: b"malmoi_active_requests 2" in running.get("/metrics").body)
         process.send_signal(signal.SIGTERM)
         assert long.result().status == 503
     assert process.wait(PATIENCE) == 0

@@ -38,9 +38,6 @@ class Flight:
     def longest(self) -> int:
         return max((job.length for job in self.jobs.values()), default=0)
 
-    def live_of(self, ticket: Ticket) -> int:
-        return sum(job.ticket is ticket for job in self.jobs.values())
-
 
 class Batcher:
     """The searching threads of one model, and the tickets that wait for them."""

@@ -26,11 +26,9 @@ Fields = dict[str, Any]
 T = TypeVar("T", bound=BaseModel)
 
 
-async def read_fields(request: Request, *, may_be_empty: bool = False) -> tuple[Fields, bool]:
+async def read_fields(request: Request) -> tuple[Fields, bool]:
     """The fields of a body, and whether they are a form's, whose values are all text."""
     body = await request.body()
-    if may_be_empty and not body:
-        return {}, True
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == JSON_TYPE:
         return parse_json(body), False

@@ -33,17 +33,6 @@ class Presence:
     def __init__(self) -> None:
         self.num_active = 0
         self.is_draining = False
-        self.is_empty = asyncio.Event()
-        self.is_empty.set()
-
-    def enter(self) -> None:
-        self.num_active += 1
-        self.is_empty.clear()
-
-    def leave(self) -> None:
-        self.num_active -= 1
-        if not self.num_active:
-            self.is_empty.set()
 
 
 class Guard:
@@ -60,12 +49,12 @@ class Guard:
             await self.app(scope, receive, send)
             return
         visit = Visit(self.limits, scope, receive, send)
-        self.presence.enter()
+        self.presence.num_active += 1
         self.metrics.set("active_requests", self.presence.num_active)
         try:
             await self.serve(scope, visit)
         finally:
-            self.presence.leave()
+            self.presence.num_active -= 1
             self.metrics.set("active_requests", self.presence.num_active)
             # A path that is no route of ours is the client's text, and there are endlessly many.
             route = getattr(scope.get("route"), "path", "other")

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,8 +15,8 @@ from malmoi.serving.batcher import Batcher
 from malmoi.serving.limits import RefusedError, ServingConfig
 from malmoi.serving.metrics import Metrics
 from malmoi.serving.tickets import Group, Ticket
+from serving_server import PATIENCE, wait
 
-PATIENCE = 20.0
 CONFIG = DecodingConfig(beam_size=1, batch_tokens=100)
 GROUP = Group(CONFIG)
 
@@ -70,13 +70,6 @@ class FakeBatch:
         for number in done:
             del self.left[number]
         return {number: [Hypothesis(request.source, 0.0, (), True)] for number, request in done.items()}
-
-
-def wait(is_true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 class Bench:
