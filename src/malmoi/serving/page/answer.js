@@ -37,40 +37,32 @@
 export function readAnswer(wire, sourceText) {
   let end = 0;
   const sentences = wire.sentences.map((/** @type {any} */ one) => {
-    const start = placeOf(one, wire.text, end);
-    const gap = wire.text.slice(end, start);
-    end = start + one.target.length;
-    return readSentence(one, gap, start);
+    const gap = wire.text.slice(end, one.target_start);
+    end = one.target_start + one.target.length;
+    return readSentence(one, gap);
   });
   return { sourceText, sentences, tail: wire.text.slice(end), notes: wire.notes ?? [] };
 }
 
-/** @param {any} one @param {string} text @param {number} from @returns {number} */
-function placeOf(one, text, from) {
-  if (Number.isInteger(one.target_start)) return one.target_start;
-  const found = text.indexOf(one.target, from);
-  return found < 0 ? from : found;
-}
-
-/** @param {any} one @param {string} gap @param {number} start @returns {Sentence} */
-function readSentence(one, gap, start) {
+/** @param {any} one @param {string} gap @returns {Sentence} */
+function readSentence(one, gap) {
   const words = (one.words ?? []).map((/** @type {any} */ word) => ({
     text: word.text,
     probability: word.probability,
-    start: word.start - start,
-    end: word.end - start,
+    start: word.start - one.target_start,
+    end: word.end - one.target_start,
   }));
   return {
     gap,
     source: one.source,
-    sourceStart: one.source_start ?? 0,
+    sourceStart: one.source_start,
     target: one.target,
     score: one.score,
     words,
     sourceWords: one.source_words ?? [],
     alignment: one.alignment ?? [],
-    alternatives: (one.alternatives ?? []).filter((/** @type {any} */ other) => other.text !== one.target),
-    finished: one.finished ?? true,
+    alternatives: one.alternatives.filter((/** @type {any} */ other) => other.text !== one.target),
+    finished: one.finished,
     forced: 0,
   };
 }
