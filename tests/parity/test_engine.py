@@ -72,7 +72,7 @@ class TablesAlone:
         self.scorer = scorer
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("step_best", "step_merged", "most_candidates", "score_targets"):
+        if name in ("step_best", "step_merged", "run_greedily", "most_candidates", "score_targets"):
             raise AttributeError(name)
         return getattr(self.scorer, name)
 
@@ -81,7 +81,7 @@ class UnmergedScorer(TablesAlone):
     """A scorer whose candidates are merged by the search."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "step_merged":
+        if name in ("step_merged", "run_greedily"):
             raise AttributeError(name)
         return getattr(self.scorer, name)
 
@@ -216,7 +216,15 @@ def test_steps_at_once_are_those_one_by_one(name: str, precision: Precision, mon
         plain_steps.append(len(found[0].plain))
         return found
 
+    run = scorer.run_greedily
+
+    def count_run(*args: Any) -> Any:
+        found = run(*args)
+        plain_steps.append(len(found[0].ids_TR))
+        return found
+
     monkeypatch.setattr(scorer, "step_merged", count)
+    monkeypatch.setattr(scorer, "run_greedily", count_run)
     requests = [Request(sentence(seed, seed % 7)) for seed in range(9)]
     for settings_ in ({"beam_size": 1}, {"beam_size": 4, "n_best": 2}, {"beam_size": 3, "batch_tokens": 60}):
         for most in (5, 16):
@@ -229,6 +237,53 @@ def test_steps_at_once_are_those_one_by_one(name: str, precision: Precision, mon
             assert [search(scorer, [one], config, (0,))[0] for one in requests] == expected
             assert max(plain_steps) > 1
             plain_steps.clear()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["transformer-gelu", "transformer-relative-pre", "transformer-uneven"])
+def test_greedy_runs_of_many_rows_are_single_steps(
+    name: str, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit: more rows than a block holds, ends at any step, ids that may not come, and late arrivals."""
+    scorer = engine(name, precision)
+    requests = [Request(sentence(seed, seed % 11)) for seed in range(130)]
+    for budget in (10**6, 400):
+        config = options(beam_size=1, batch_tokens=budget, max_length=30, max_length_extra=20)
+        monkeypatch.setattr(batch, "STEPS_AT_ONCE", 1)
+        expected = search(scorer, requests, config, (0, 7, 9))
+        lengths = {len(one[0].ids) for one in expected}
+        assert len(lengths) > 4
+        for steps in (3, 8):
+            monkeypatch.setattr(batch, "STEPS_AT_ONCE", steps)
+            assert search(scorer, requests, config, (0, 7, 9)) == expected
+
+
+def test_a_batch_that_others_wait_for_looks_after_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many rows, whose steps take long, a service lets sentences in at every step."""
+    scorer, asked = engine("transformer-gelu"), list[int]()
+    given = scorer.run_greedily
+
+    def count(*args: Any) -> Any:
+        asked.append(args[-1])
+        return given(*args)
+
+    monkeypatch.setattr(scorer, "run_greedily", count)
+    requests = list(enumerate(Request(sentence(seed, 5)) for seed in range(batch.FEW_ROWS + 1)))
+    for is_patient in (False, True):
+        one = SearchBatch(scorer, options(beam_size=1), (0,), is_patient=is_patient)
+        one.add(requests)
+        one.step()
+        assert bool(asked) == is_patient
+
+
+def test_a_row_that_nothing_may_follow_is_cut() -> None:
+    """Where every token is forbidden, greedy runs say no more than single steps do."""
+    scorer = engine("transformer-gelu")
+    everything = tuple(range(scorer.vocabulary_size))
+    requests = [Request(sentence(seed, 3)) for seed in range(3)]
+    answers = search(scorer, requests, options(beam_size=1), everything)
+    assert answers == search(TablesAlone(scorer), requests, options(beam_size=1), everything)
+    assert [(one.ids, one.finished) for (one,) in answers] == [((), False)] * 3
 
 
 def test_more_candidates_than_tokens_are_empty_places() -> None:
@@ -385,8 +440,9 @@ def test_workers_find_what_one_finds(workers: int) -> None:
     assert search(scorer, requests, config, (0,), places=range(5, 25), workers=workers) == expected
 
 
+@pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_fault_of_one_worker_is_told(precision: Precision) -> None:
+def test_a_fault_of_one_worker_is_told(precision: Precision, beam: int) -> None:
     """Where a number of one sentence grows beyond all bounds, no network in fp32 would translate it."""
     model = build_model(CONFIGS["transformer-gelu"], NUM_IDS, num_targets("transformer-gelu"), seed=3).eval()
     with torch.no_grad():
@@ -396,7 +452,7 @@ def test_a_fault_of_one_worker_is_told(precision: Precision) -> None:
     assert isinstance(scorer, StepsAlone)
     requests = [Request((3, END)), Request((5, END)), *[Request((4, 3, END))] * 6]
     with pytest.raises(CheckpointError, match="weights are damaged"):
-        search(scorer, requests, options(), workers=3)
+        search(scorer, requests, options(beam_size=beam), workers=3)
 
 
 def test_tiny_weights_are_packed() -> None:

@@ -18,10 +18,12 @@ from malmoi.decoding.attention import AttentionRecord
 from malmoi.decoding.beam import BeamChooser
 from malmoi.decoding.constraints import Constraints
 from malmoi.decoding.forced import pad_sources
+from malmoi.decoding.greedy import go_on
 from malmoi.decoding.interface import (
     BestScorer,
     DecoderState,
     Flags,
+    GreedyScorer,
     Hypothesis,
     Ids,
     Integers,
@@ -37,18 +39,27 @@ from malmoi.decoding.sampling import SampleChooser, draw_numbers
 from malmoi.decoding.scoring import Scoring
 
 STEPS_AT_ONCE = 8
-"""So many plain steps of few rows are made without a look at them; others can come in after that."""
+"""So many plain steps of few rows, or greedy ones, are made without a look at them; others can come in after that."""
 
 FEW_ROWS = 32
+"""Steps of more rows take long."""
 
 
 class SearchBatch:
     """Sentences that are searched together, one step at a time; others can come in between steps."""
 
     def __init__(
-        self, scorer: Scorer, config: DecodingConfig, forbidden_ids: Sequence[int] = (), *, keep_attention: bool = False
+        self,
+        scorer: Scorer,
+        config: DecodingConfig,
+        forbidden_ids: Sequence[int] = (),
+        *,
+        keep_attention: bool = False,
+        is_patient: bool = True,
     ) -> None:
+        """`is_patient`: sentences that are to come in can wait for several steps of however many rows."""
         self.scorer = scorer
+        self.is_patient = is_patient
         self.config = config
         self.scoring = Scoring.from_config(config)
         self.keep_attention = keep_attention
@@ -61,6 +72,7 @@ class SearchBatch:
         )
         self.maybe_best = maybe_best_scorer(scorer, config, self.width)
         self.maybe_merging = maybe_merging_scorer(self.maybe_best)
+        self.maybe_greedy = maybe_greedy_scorer(self.maybe_best, self.width)
         self.first_rules = make_rules(config, forbidden_ids, scorer.end_id)
         self.running: Running | None = None
 
@@ -136,10 +148,15 @@ class SearchBatch:
         return Sentence(number, request, limits, Samples(), draws)
 
     def step(self) -> dict[int, list[Hypothesis]]:
-        """One more token for every row; the answers of sentences that are done with it, by their numbers."""
+        """One more token for every row, or several; the answers of sentences that are done, by their numbers."""
         running = self.running
         assert running is not None, "there is nothing to search"
         scorer = self.scorer
+        if self.maybe_greedy is not None and (most := self.greedy_steps(running)) > 1:
+            bans = Bans.of(running.rules)
+            if bans is not None and bans.no_end_R is None:
+                self.running, answers = go_on(self.maybe_greedy, running, self.scoring, bans.ids, most)
+                return answers
         running, choice, state = self.choose(running)
         self.running, live, seen = running, running.live, None
         if running.record:
@@ -210,6 +227,16 @@ class SearchBatch:
         most = min(STEPS_AT_ONCE, live.steps_left)
         return most if self.scorer.max_steps is None else min(most, max(self.scorer.max_steps - live.most_said, 1))
 
+    def greedy_steps(self, running: Running) -> int:
+        """How many steps the scorer may go on by itself before a sentence reaches a limit; none where more is asked
+        for than its best tokens."""
+        live = running.live
+        has_few = self.is_patient or len(live.sentences) <= FEW_ROWS
+        if not has_few or live.maybe_alive is not None or running.record is not None or running.constraints.active:
+            return 0
+        most = min(STEPS_AT_ONCE, live.steps_left)
+        return most if self.scorer.max_steps is None else min(most, self.scorer.max_steps - live.most_said - 1)
+
     def collect(self, taken_BK: Flags, continuations: Continuations, record: AttentionRecord | None) -> None:
         """Put outputs aside: the marked continuations, if they are good enough for the pools of their sentences."""
         running = self.running
@@ -267,6 +294,11 @@ def maybe_best_scorer(scorer: Scorer, config: DecodingConfig, width: int) -> Bes
 def maybe_merging_scorer(maybe_best: BestScorer | None) -> MergingScorer | None:
     """The same if it can merge candidates, too."""
     return cast(MergingScorer, maybe_best) if hasattr(maybe_best, "step_merged") else None
+
+
+def maybe_greedy_scorer(maybe_best: BestScorer | None, width: int) -> GreedyScorer | None:
+    """The same if it can go on by itself where each sentence has one row."""
+    return cast(GreedyScorer, maybe_best) if width == 1 and hasattr(maybe_best, "run_greedily") else None
 
 
 def spread(values_AX: Numbers, live: Live, fill: float) -> Numbers:

@@ -11,6 +11,7 @@ Letters: B sentences, S source places, T target tokens, R live rows, C candidate
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -157,12 +158,18 @@ class BestScorer(Protocol):
         ...
 
 
-class Said(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Said:
     """One step of all rows: the rows of the step before that they continue, and what they said then."""
 
     rows_R: Integers
     ids_R: Integers
     log_probs_R: Floats
+
+    @cached_property
+    def lists(self) -> tuple[list[int], list[int], list[float]]:
+        """The same numbers, quicker to read one by one."""
+        return self.rows_R.tolist(), self.ids_R.tolist(), self.log_probs_R.tolist()
 
 
 class Merged(NamedTuple):
@@ -193,6 +200,32 @@ class MergingScorer(BestScorer, Protocol):
         up to `most_steps` may be made at once: a step whose K best continuations of each sentence are there, none of
         them ending, is plain, since those live on, and the next step may follow.
         """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What rows said in several steps of greedy search, `steps` at most.
+
+    Row r said the first `counts_R[r]` tokens of its column; with fewer than the steps, or with the end symbol as the
+    last, it goes no further, and has no row in the state after the run that may be asked. `totals_R` are the sums after
+    what was said.
+    """
+
+    ids_TR: Integers
+    log_probs_TR: Floats
+    counts_R: Integers
+    totals_R: Floats
+
+
+class GreedyScorer(Scorer, BestScorer, Protocol):
+    """A scorer that can go on by itself where each sentence has one row."""
+
+    def run_greedily(
+        self, token_R: Integers, state: DecoderState, forbidden_ids: Integers, totals_R: Floats, num_steps: int
+    ) -> tuple[Run, DecoderState]:
+        """So many steps, each row saying its best token (of equal ones that with the lowest id) until the end symbol
+        is said or nothing may come. The state has all rows, those that stopped as placeholders."""
         ...
 
 

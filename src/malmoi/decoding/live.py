@@ -28,11 +28,8 @@ class Pool:
     size: int
     finished: list[Hypothesis] = field(default_factory=list[Hypothesis])
     cut: list[Hypothesis] = field(default_factory=list[Hypothesis])
-
-    @property
-    def threshold(self) -> float:
-        """What a finished output must beat to come in."""
-        return self.finished[-1].score if len(self.finished) >= self.size else -np.inf
+    threshold: float = -np.inf
+    """What a finished output must beat to come in."""
 
     def add(self, hypothesis: Hypothesis, row: int) -> None:
         """Take an output in its place; among equal scores the earlier one comes first, and equal ids stay once."""
@@ -40,6 +37,8 @@ class Pool:
         if all(other.ids != hypothesis.ids for other in kept):
             insort_right(kept, hypothesis, key=lambda other: (other.num_missing, -other.score))
             del kept[self.size :]
+            if hypothesis.finished and len(kept) == self.size:
+                self.threshold = kept[-1].score
 
     def outputs(self) -> list[Hypothesis]:
         """Finished outputs, then cut ones."""
@@ -51,11 +50,8 @@ class Samples:
     """The samples of a sentence, one per row; equal ones are kept, since they are what chance gave."""
 
     of_rows: dict[int, Hypothesis] = field(default_factory=dict[int, Hypothesis])
-
-    @property
-    def threshold(self) -> float:
-        """No sample is too bad."""
-        return -np.inf
+    threshold: float = -np.inf
+    """No sample is too bad."""
 
     def add(self, hypothesis: Hypothesis, row: int) -> None:
         self.of_rows[row] = hypothesis
@@ -131,9 +127,10 @@ class Live:
         ids: list[int] = []
         log_probs: list[float] = []
         for step in self.said[: -num_tokens - 1 : -1]:
-            ids.append(step.ids_R.item(place))
-            log_probs.append(step.log_probs_R.item(place))
-            place = step.rows_R.item(place)
+            rows_R, ids_R, log_probs_R = step.lists
+            ids.append(ids_R[place])
+            log_probs.append(log_probs_R[place])
+            place = rows_R[place]
         return tuple(ids[::-1]), tuple(log_probs[::-1])
 
     def advance(self, choice: "Choice", said: Said, maybe_kept: Integers | None) -> Self:

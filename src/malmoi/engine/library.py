@@ -153,6 +153,8 @@ class Library:
         self.encode.argtypes, self.encode.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
         self.step = loaded.malmoi_engine_step
         self.step.argtypes, self.step.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
+        self.go_greedily = loaded.malmoi_engine_go_greedily
+        self.go_greedily.argtypes, self.go_greedily.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
         kernels = loaded.malmoi_engine_kernels
         kernels.argtypes, kernels.restype = [], ctypes.c_char_p
         self.kernels: str = kernels().decode()
@@ -160,7 +162,7 @@ class Library:
 
 def source_files() -> list[Path]:
     """The source, the file to compile first."""
-    return [SOURCE_FOLDER / name for name in ("engine.cpp", "layers.h", "products.h")]
+    return [SOURCE_FOLDER / name for name in ("engine.cpp", "decoder.h", "layers.h", "products.h")]
 
 
 def cache_folder() -> Path:

@@ -23,6 +23,7 @@ from malmoi.decoding.interface import (
     Memory,
     Merged,
     Numbers,
+    Run,
     Said,
 )
 from malmoi.decoding.targets import WholeTargets
@@ -183,6 +184,32 @@ class StepsAlone:
         said = tuple(Said(ids[0, step], ids[1, step], steps[2, step]) for step in range(num_plain.value))
         return Merged(candidates, said, numbers[-rows:].reshape(num_sentences, width)), after
 
+    def run_greedily(
+        self, token_R: Integers, state: DecoderState, forbidden_ids: Integers, totals_R: Floats, num_steps: int
+    ) -> tuple[Run, RowsState]:
+        """See `GreedyScorer`."""
+        rows = len(token_R)
+        numbers = np.zeros((2 * num_steps + 2, rows))
+        whole = numbers.view(np.int64)
+        run = Run(whole[:num_steps], numbers[num_steps : 2 * num_steps], whole[-2], numbers[-1])
+        run.totals_R[:] = totals_R
+        where, size = address(numbers), 8 * rows
+        after = self.advance(
+            token_R,
+            state,
+            self.engine.library.go_greedily,
+            end_id=self.end_id,
+            num_forbidden=len(forbidden_ids),
+            forbidden=address(forbidden_ids),
+            most_steps=num_steps,
+            plain_ids=where,
+            plain_log_probs=where + num_steps * size,
+            num_plain=where + 2 * num_steps * size,
+            plain_totals=where + (2 * num_steps + 1) * size,
+        )
+        after.longest += num_steps - 1
+        return run, after
+
     def best(
         self, count: int, where: int, rows: int, forbidden_ids: Integers, no_end_R: Flags | None
     ) -> dict[str, int | None]:
@@ -200,8 +227,16 @@ class StepsAlone:
             "end_log_probs": where + 2 * size,
         }
 
-    def advance(self, token_R: Integers, state: DecoderState, **results: int | None) -> RowsState:
-        """Feed a token per row and write the results that are asked for; see `check` for faults."""
+    def advance(
+        self,
+        token_R: Integers,
+        state: DecoderState,
+        maybe_function: Callable[[int, int], int] | None = None,
+        /,
+        **results: int | None,
+    ) -> RowsState:
+        """Feed a token per row and write the results that are asked for; see `check` for faults. The function is that
+        of one step, if no other is named."""
         assert isinstance(state, RowsState)
         rows = len(token_R)
         if rows != state.num_rows:
@@ -235,7 +270,7 @@ class StepsAlone:
             attention=None if attention_RS is None else address(attention_RS),
             **results,
         )
-        check(engine.library.step(engine.handle, ctypes.addressof(call)))
+        check((maybe_function or engine.library.step)(engine.handle, ctypes.addressof(call)))
         after.fresh = NONE_FRESH
         after.attention_RS = attention_RS
         return after

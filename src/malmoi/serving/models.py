@@ -100,6 +100,7 @@ class ServedModel:
                 group.config,
                 translator.forbidden_ids(group.config),
                 keep_attention=group.keep_attention,
+                is_patient=False,
             )
 
         workers = translator.threads if allows_threads(scorer) else 1

@@ -59,6 +59,8 @@ struct StepCall {
   int64_t* merged_ids;
   int64_t* is_plain;             // one: whether no sentence's best continuations end or are too few
   // Where most_steps is above 1, plain steps are followed by the next one at once; `fresh` and `stride` have room for all.
+  // Greedy search writes down what its rows say instead: (most_steps, rows) ids and log-probabilities, how many of them
+  // in `num_plain` (rows), and adds them up in `plain_totals`. Its `fresh` slots are (rows, most_steps).
   int64_t most_steps;
   int64_t* num_plain;            // one: how many steps were
   int64_t* plain_rows;           // (plain steps, rows): what each row goes on from, says, and adds to its sum

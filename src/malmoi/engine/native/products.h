@@ -94,6 +94,7 @@ class Buffer {
     return data_;
   }
   T* data() const { return data_; }
+  T& operator[](size_t place) const { return data_[place]; }
 
  private:
   T* data_ = nullptr;
