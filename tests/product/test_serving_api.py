@@ -121,6 +121,16 @@ def test_a_stream_ends_with_the_whole_answer(running: Running) -> None:
             assert set(table) == {"sentence", "gap", "text"} and "\ufffd" not in table["text"]
 
 
+def test_bodies_are_of_the_types_that_the_document_names(running: Running) -> None:
+    """Whatever else a body says, one of another type is refused, and one of a named type is read."""
+    known = {"application/json": b"{}", "application/x-www-form-urlencoded": b"model=en-ko&text=a&language=en"}
+    for path, methods in running.get("/spec").json["paths"].items():
+        named = methods.get("post", {}).get("requestBody", {}).get("content")
+        for kind, body in known.items() if named else ():
+            status = running.ask("POST", path, body, {"Content-Type": f"{kind}; charset=utf-8"}).status
+            assert (status == 415) == (kind not in named), (path, kind, status)
+
+
 def test_a_stream_of_nothing_is_done_at_once(running: Running) -> None:
     events = read_events(running.post("/api/stream", {"model": "en-ko", "text": " \n"}).body)
     assert events == [("done", {"text": " \n", "sentences": [], "notes": []})]

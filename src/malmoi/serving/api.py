@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 
 from malmoi.errors import MalmoiError
 from malmoi.report.explanation import Language, explanation_page
-from malmoi.serving.bodies import body_of, check, read_fields, reply
+from malmoi.serving.bodies import body_of, check, read_json, reply
 from malmoi.serving.following import next_words
 from malmoi.serving.limits import RefusedError, bounded_options, check_number
 from malmoi.serving.models import Loaded, ServedModel
@@ -102,9 +102,9 @@ class Api:
 
     async def read(self, request: Request) -> tuple[TranslateBody, Client | None, ServedModel, Wish]:
         """What a request for a translation asks for."""
-        fields, is_form = await read_fields(request)
+        fields = await read_json(request)
         client = await self.service.client_of(request)
-        body = check(TranslateBody, fields, is_form=is_form)
+        body = check(TranslateBody, fields)
         limits = self.service.limits
         if len(body.constraints) > limits.constraints:
             raise RefusedError(400, "bad_request", f"constraints: at most {limits.constraints} phrases")
@@ -156,9 +156,9 @@ class Api:
 
     async def next(self, request: Request) -> JSONResponse:
         """Words that could stand behind a prefix of the translation of one sentence."""
-        fields, is_form = await read_fields(request)
+        fields = await read_json(request)
         client = await self.service.client_of(request)
-        body = check(NextBody, fields, is_form=is_form)
+        body = check(NextBody, fields)
         check_number("count", body.count, 1, self.service.limits.alternatives + 1, whole=True)
         self.service.check_texts([body.text, body.prefix])
         model = self.service.models.named(body.model)
@@ -168,9 +168,9 @@ class Api:
 
     async def explain(self, request: Request) -> Response:
         """The page of `malmoi explain` for one sentence."""
-        fields, is_form = await read_fields(request)
+        fields = await read_json(request)
         client = await self.service.client_of(request)
-        body = check(ExplainBody, fields, is_form=is_form)
+        body = check(ExplainBody, fields)
         if body.language not in get_args(Language):
             raise RefusedError(400, "bad_request", f"language: must be {' or '.join(get_args(Language))}")
         most = self.service.limits.explain_characters

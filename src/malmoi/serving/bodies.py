@@ -28,13 +28,25 @@ T = TypeVar("T", bound=BaseModel)
 
 async def read_fields(request: Request) -> tuple[Fields, bool]:
     """The fields of a body, and whether they are a form's, whose values are all text."""
-    body = await request.body()
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body, kind = await request.body(), type_of(request)
     if kind == JSON_TYPE:
         return parse_json(body), False
     if kind == FORM_TYPE:
         return parse_form(body), True
     raise RefusedError(415, "media_type", f"the body must be {JSON_TYPE} or {FORM_TYPE}")
+
+
+async def read_json(request: Request) -> Fields:
+    """The fields of a body that must be JSON."""
+    body = await request.body()
+    if type_of(request) != JSON_TYPE:
+        raise RefusedError(415, "media_type", f"the body must be {JSON_TYPE}")
+    return parse_json(body)
+
+
+def type_of(request: Request) -> str:
+    """The media type of a body, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def parse_json(body: bytes) -> Fields:
@@ -78,7 +90,7 @@ def parse_form(body: bytes) -> Fields:
     return fields
 
 
-def check(kind: type[T], fields: Mapping[str, Any], *, is_form: bool) -> T:
+def check(kind: type[T], fields: Mapping[str, Any], *, is_form: bool = False) -> T:
     """Fields as a table; a form's numbers are read from text. `RefusedError` names the first fault."""
     try:
         return kind.model_validate(fields, strict=not is_form)

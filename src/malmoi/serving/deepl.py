@@ -12,7 +12,17 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from malmoi.serving.bodies import FORM_TYPE, JSON_TYPE, body_of, check, parse_form, parse_json, read_fields, reply
+from malmoi.serving.bodies import (
+    FORM_TYPE,
+    JSON_TYPE,
+    body_of,
+    check,
+    parse_form,
+    parse_json,
+    read_fields,
+    reply,
+    type_of,
+)
 from malmoi.serving.languages import maybe_match, name_of
 from malmoi.serving.limits import RefusedError, shown
 from malmoi.serving.models import ServedModel
@@ -186,8 +196,7 @@ def shown_code(code: str) -> str:
 
 async def type_in_body(request: Request) -> str | None:
     """The type in the body of a GET, where there is one."""
-    body = await request.body()
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body, kind = await request.body(), type_of(request)
     fields = parse_json(body) if body and kind == JSON_TYPE else parse_form(body) if body and kind == FORM_TYPE else {}
     value = fields.get("type")
     return value if isinstance(value, str) else None
