@@ -19,6 +19,7 @@ import pytest
 from malmoi.commands.serve import ServeRequest, check_address, prepare
 from malmoi.errors import ConfigError, MalmoiError
 from malmoi.log import add_log_file, get_logger
+from malmoi.serving import guard
 from malmoi.serving.keys import Keys
 from malmoi.translate import Translator
 from serving_server import GOLDEN, PATIENCE, Running, serving, wait
@@ -175,6 +176,47 @@ def test_a_large_body_is_refused_while_it_comes_in(running: Running) -> None:
         head = "".join(f"{name}: {value}\r\n" for name, value in declared.items())
         client.sendall(f"POST /translate HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
         assert client.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+def write_all_then_read(running: Running, head: str, size: int) -> bytes:
+    """As most clients do, through buffers that hold far less than the body."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**14)
+        client.settimeout(PATIENCE)
+        client.connect(("127.0.0.1", running.port))
+        client.sendall(f"{head} HTTP/1.1\r\nHost: localhost\r\n".encode())
+        client.sendall(f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n".encode())
+        for _ in range(size // 2**16):
+            client.sendall(b"x" * 2**16)
+        return b"".join(iter(lambda: client.recv(65_536), b""))
+
+
+def test_who_writes_all_before_reading_sees_the_refusal(running: Running) -> None:
+    for path, end in (("/translate", b'"}'), ("/v2/translate", b'"}'), ("/api/translate", b'"}}')):
+        answer = write_all_then_read(running, f"POST {path}", 2**23)
+        assert answer.startswith(b"HTTP/1.1 413 ") and answer.endswith(end), path
+    with serving(body_bytes=2**24) as other:
+        for head, status in (("POST /nothing", 404), ("PUT /translate", 405)):
+            assert write_all_then_read(other, head, 2**23).startswith(f"HTTP/1.1 {status} ".encode()), head
+
+
+def test_of_a_body_that_is_not_wanted_so_much_is_read(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "MOST_DISCARDED", 2**20)
+    with pytest.raises(ConnectionError):
+        write_all_then_read(running, "POST /translate", 2**26)
+    monkeypatch.undo()
+    # However slowly it comes, no longer than any body may take.
+    with socket.create_connection(("127.0.0.1", running.port), PATIENCE) as client:
+        client.sendall(b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nx")
+        assert b"".join(iter(lambda: client.recv(65_536), b"")).startswith(b"HTTP/1.1 413")
+    wait(lambda: not running.service.presence.num_active)
+
+
+def test_who_asks_before_writing_is_not_told_to_write(running: Running) -> None:
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", running.port), PATIENCE) as client:
+        client.sendall(head)
+        assert b"".join(iter(lambda: client.recv(65_536), b"")).startswith(b"HTTP/1.1 413")
 
 
 def test_slow_writers_and_silent_connections_are_let_go(running: Running) -> None:

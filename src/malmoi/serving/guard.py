@@ -1,12 +1,15 @@
 """What stands before every route: how much may come in and how long it may take, who is counted, what every answer
 carries, and what is said where a route fails.
 
-In: the calls of an ASGI server. Out: the same, with a bounded body.
+In: the calls of an ASGI server. Out: the same, with a bounded body. An answer may be given before the whole body is
+there; the rest is then read and thrown away, within bounds: whoever writes all before reading would else find the
+connection reset, and never see the answer.
 """
 
 import asyncio
 import time
 import traceback
+from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,6 +28,8 @@ HEADERS = (
 POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 """Of answers that have no policy of their own: nothing in them is ever run or loaded."""
 ALWAYS_OPEN = ("/metrics",)
+MOST_DISCARDED = 64 * 2**20
+"""Of a body that is not wanted so much is read, as long as a body may take; then the connection is closed."""
 
 
 class Presence:
@@ -95,6 +100,8 @@ class Visit:
         self.num_bytes = 0
         names = {name for name, _ in scope["headers"]}
         self.is_whole = not names & {b"content-length", b"transfer-encoding"}
+        # Who asks before writing is told by the answer not to write; who wrote some of it was told to go on.
+        self.is_held_back = b"expect" in names
         self.status = 0
 
     def check_host(self) -> None:
@@ -119,17 +126,29 @@ class Visit:
         """The next part of the body, as long as it is neither too large nor too late."""
         if self.is_whole:
             return await self.of_server()
-        remaining = self.began_at + self.limits.body_seconds - time.monotonic()
         try:
-            message = await asyncio.wait_for(self.of_server(), max(remaining, 0.001))
+            message = await self.next_part()
         except TimeoutError:
             seconds = f"{self.limits.body_seconds:g}"
             raise RefusedError(408, "body_too_slow", f"the body was not there after {seconds} seconds") from None
-        self.num_bytes += len(message.get("body", b""))
         if self.num_bytes > self.limits.body_bytes:
             raise self.too_large()
+        return message
+
+    async def next_part(self) -> Message:
+        """A part of the body, or that the client has left; `TimeoutError` where the time for the body is over."""
+        remaining = self.began_at + self.limits.body_seconds - time.monotonic()
+        self.is_held_back = False
+        message = await asyncio.wait_for(self.of_server(), max(remaining, 0.001))
+        self.num_bytes += len(message.get("body", b""))
         self.is_whole = not message.get("more_body", False)
         return message
+
+    async def discard(self) -> None:
+        """Read what is still to come of a body that is not wanted."""
+        with suppress(TimeoutError):
+            while not self.is_whole and not self.is_held_back and self.num_bytes < MOST_DISCARDED:
+                await self.next_part()
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -137,9 +156,13 @@ class Visit:
             own = {name.lower() for name, _ in message.get("headers", ())}
             added = [header for header in (*HEADERS, POLICY) if header[0] not in own]
             if not self.is_whole:
-                # What is still to come of the body is not read any more.
                 added.append((b"connection", b"close"))
             message = {**message, "headers": [*message.get("headers", ()), *added]}
+        elif not self.is_whole and not message.get("more_body", False):
+            # The answer is complete for whoever reads it; the server closes the connection once it is told so.
+            await self.to_server({**message, "more_body": True})
+            await self.discard()
+            message = {"type": message["type"]}
         await self.to_server(message)
 
     async def refuse(self, error: RefusedError) -> None:
