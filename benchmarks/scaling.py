@@ -9,6 +9,7 @@ what this prints.
 """
 
 import argparse
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,19 +96,19 @@ class Model:
         case = Case(length=LENGTH, rows=1, vocabulary=self.vocabulary, layers=shape.encoder_layers, **sizes)
         return case.operations * self.tokens // LENGTH
 
-    def pass_bytes(self, tokens: int, *, bf16: bool) -> float:
+    def pass_bytes(self, tokens: int, *, bf16: bool, recompute: bool = False) -> float:
         """Of a pass over so many tokens a side: what the backward half needs, masks of dropout, the loss.
 
         Kept numbers as in `growth.py`; under bf16 a quarter less, as inputs of products are half as large and sums and
-        norms are not.
+        norms are not. `recompute` keeps a state for each layer, and all of the one pair of layers that is at work.
         """
         width, inner, layers = self.shape.width, self.shape.feed_forward, self.shape.encoder_layers
-        kept = layers * (21 * width + 4 * inner) * (3 if bf16 else 4)
-        masks = layers * 5 * width
+        in_layers = (21 * width + 4 * inner) * (3 if bf16 else 4) + 5 * width
+        kept = layers * 2 * width * 4 + in_layers if recompute else layers * in_layers
         # A chunk of logits in fp32, and in bf16 before and after it.
         logits = min(ACCELERATOR_CHUNK_ELEMENTS, tokens * self.vocabulary) * (8 if bf16 else 4)
         loss = 4 * self.vocabulary * width + 8 * tokens * width
-        return tokens * (kept + masks) + logits + loss
+        return tokens * kept + logits + loss
 
     def model_bytes(self, num_gpus: int, *, bf16: bool, fsdp: bool) -> float:
         """Weights, gradients and two moments, and what a pass makes of the weights."""
@@ -183,16 +184,17 @@ def memory(models: Sequence[Model]) -> list[str]:
     for model in models:
         for count in NUM_GPUS:
             for fsdp in (False, True) if count > 1 else (False,):
-                for bf16 in (False, True):
+                for bf16, again in itertools.product((False, True), repeat=2):
                     own = model.model_bytes(count, bf16=bf16, fsdp=fsdp)
-                    found = [own + model.pass_bytes(tokens, bf16=bf16) for tokens in PARTS]
+                    found = [own + model.pass_bytes(tokens, bf16=bf16, recompute=again) for tokens in PARTS]
                     # More than its share of an update no GPU ever has.
                     cells = [
                         f"{one / GIB:.1f}" if tokens <= model.tokens / count else ""
                         for tokens, one in zip(PARTS, found, strict=True)
                     ]
                     kind = ("fsdp" if fsdp else "ddp") if count > 1 else "alone"
-                    name = f"{model.name}, {count} GPU{'s' * (count > 1)}, {kind}, {'bf16' if bf16 else 'fp32'}"
+                    words = [f"{model.name}, {count} GPU{'s' * (count > 1)}", kind, "bf16" if bf16 else "fp32"]
+                    name = ", ".join([*words, "recompute"] if again else words)
                     rows.append([name, f"{own / GIB:.1f}", *cells])
     return table(rows)
 

@@ -131,6 +131,8 @@ def training(folder: Path, ranks: Ranks) -> Found:
         single = RankRun(folder / f"{kind}-fp32", ranks, parallel=kind)
         single.double = False
         found[f"{kind} fp32"] = single.go()
+        again = RankRun(folder / f"{kind}-again", ranks, parallel=kind, recompute=True)
+        found[f"{kind} again"] = again.go(max_steps=3)
         rnn = RankRun(folder / f"{kind}-rnn", ranks, parallel=kind)
         rnn.build = tiny_rnn
         found[f"{kind} rnn"] = rnn.go(max_steps=2)

@@ -196,6 +196,9 @@ class TrainingConfig(Table):
     """Most tokens in the memory of a process at once; its share of an update is cut into such parts. 0: all of it."""
     fit_memory: bool = False
     """Find `micro_batch_tokens` by trying, before training starts."""
+    recompute: bool = False
+    """Keep one state for each layer of a Transformer and compute the rest again in the backward pass: less memory, more
+    time."""
     parallel: ParallelKind = "ddp"
     """What several processes do (torchrun): `ddp`, each holds the whole model; `fsdp`, each holds a part of it."""
     optimizer: Literal["adam", "adamw"] = "adam"
@@ -337,6 +340,15 @@ class RunConfig(Table):
         return self
 
     @model_validator(mode="after")
+    def check_recompute(self) -> Self:
+        if self.training.recompute and self.model.architecture != "transformer":
+            raise ValueError(
+                "training.recompute: the steps of an rnn are kept as they are, only the layers of a transformer can be "
+                "computed again; set recompute = false, and a smaller micro_batch_tokens if memory is short"
+            )
+        return self
+
+    @model_validator(mode="after")
     def check_tying(self) -> Self:
         if self.model.tying == "all" and not self.text.shared_vocabulary:
             raise ValueError(
@@ -353,48 +365,3 @@ class StoredConfig(Table):
     text: TextConfig
     model: ModelConfig
     decoding: DecodingConfig
-
-
-class CardTable(BaseModel):
-    """A part of `card.json` that malmoi reads: types must be right; whatever else stands there is left alone."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
-
-
-class CardSentence(CardTable):
-    """A sentence by which a copy of a model proves itself."""
-
-    source: str
-    text: str
-    score: float | None = None
-    margin: float | None = None
-    """Between the score and that of the best output with another text."""
-    forced: float | None = None
-    """The log-probability of `text`, given the source."""
-
-
-class CardScore(CardTable):
-    """A score on validation text."""
-
-    label: str
-    value: float
-    signature: str
-    num_segments: int
-
-
-class CardData(CardTable):
-    """A corpus of training."""
-
-    description: str
-    pairs: int
-
-
-class Card(CardTable):
-    """`card.json` of a model folder."""
-
-    num_parameters: int = 0
-    steps: int = 0
-    max_source_tokens: int | None = None
-    sentences: list[CardSentence] = []
-    scores: list[CardScore] = []
-    data: list[CardData] = []

@@ -44,7 +44,7 @@ def assert_same(ours: dict[str, Any], alone: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-@pytest.mark.parametrize(("num_ranks", "name"), [(2, "whole"), (2, "parts"), (4, "parts"), (2, "rnn")])
+@pytest.mark.parametrize(("num_ranks", "name"), [(2, "whole"), (2, "parts"), (4, "parts"), (2, "again"), (2, "rnn")])
 def test_ranks_train_as_one_process(folder: Path, kind: str, num_ranks: int, name: str) -> None:
     """pytorch/pytorch#33148, #38174 and #28257: ranks with unequal rows, and with none, make the same updates.
 

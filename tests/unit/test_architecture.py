@@ -19,6 +19,7 @@ ORDER = (
     "log",
     "files",
     "config",
+    "card",
     "settings",
     "presets",
     "device",

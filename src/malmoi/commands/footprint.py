@@ -47,6 +47,8 @@ def measure_run(run: RunFolder) -> dict[str, int | None]:
     batch = maker(np.asarray(epoch[largest]), 0, largest).to(device)
     before = peak_bytes()
     network = build_model(config.model, material.tokenizers.source.size, material.tokenizers.target.size).to(device)
+    if training.recompute:
+        network.recompute_layers()
     model = ModelWithLoss(network, training.label_smoothing, bf16=training.precision == "bf16").train()
     parameters = trainable_parameters(network)
     updater = Updater(model, parameters, Adam(parameters, training), micro_batch_tokens=training.micro_batch_tokens)

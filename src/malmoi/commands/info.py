@@ -7,10 +7,11 @@ think of the sentences of its card what it thought when the card was written.
 from pathlib import Path
 from typing import Any, cast
 
+from malmoi.card import Card
 from malmoi.checkpoint import Model, load_model
 from malmoi.commands.proof import check_proof
 from malmoi.commands.results import write_json, write_line
-from malmoi.config import Card, RnnConfig
+from malmoi.config import RnnConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.log import get_logger
 from malmoi.translate import Translator

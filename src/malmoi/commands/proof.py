@@ -11,7 +11,7 @@ another processor adds in another order and may then prefer the other one.
 from collections.abc import Sequence
 from typing import Any
 
-from malmoi.config import CardSentence
+from malmoi.card import CardSentence
 from malmoi.translate import Translation, Translator
 
 SCORE_TOLERANCE = 1e-3

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 
+from malmoi.card import Card
 from malmoi.checkpoint import Model, load_model
-from malmoi.config import Card, DecodingConfig, Precision, RnnConfig, TransformerConfig
+from malmoi.config import DecodingConfig, Precision, RnnConfig, TransformerConfig
 from malmoi.decoding.interface import Ids
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.engine.choose import fastest_scorer

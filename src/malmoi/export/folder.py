@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from malmoi.card import Card
 from malmoi.checkpoint import Model
-from malmoi.config import Card
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.export.beside import write_beside

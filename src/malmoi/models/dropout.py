@@ -8,7 +8,7 @@ key of `reseed` and the order of the draws only, so that a run resumes without s
 """
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,20 @@ class RandomBits:
         num_elements = shape.numel()
         levels = self.generator.random_raw((num_elements + 3) // 4).view(np.uint16)
         return torch.from_numpy((levels[:num_elements] < num_kept_levels).view(np.uint8)).view(shape)
+
+    def again(self) -> AbstractContextManager[None]:
+        """A context in which the draws that come next on the CPU come once more; behind it all goes on as before."""
+        return self.replay(self.generator.state)
+
+    @contextmanager
+    def replay(self, state: Any) -> Generator[None]:
+        """Draws from a generator in this state."""
+        before = self.generator.state
+        self.generator.state = state
+        try:
+            yield
+        finally:
+            self.generator.state = before
 
     @contextmanager
     def paused(self) -> Generator[None]:

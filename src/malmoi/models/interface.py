@@ -134,6 +134,13 @@ class Seq2Seq(nn.Module, ABC):
         """Most source tokens (`</s>` counted) and most target inputs (`<s>` counted); None where there is no limit."""
         return None
 
+    def recompute_layers(self) -> None:
+        """From now on keep one state per layer for the backward pass, which makes the rest again (Chen et al., 2016).
+
+        What comes out stays the same to the last bit, gradients too. `ConfigError` where there are no such layers.
+        """
+        raise ConfigError(f"training.recompute: {type(self).__name__} has no layers that can be computed again")
+
     @abstractmethod
     def forward(
         self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor, trace: Trace | None = None

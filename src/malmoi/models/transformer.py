@@ -7,11 +7,13 @@ K rows per sentence.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from malmoi.config import TransformerConfig
 from malmoi.models.attention import CrossAttention, Mask, SelfAttention, causal_mask, length_mask
@@ -120,27 +122,49 @@ def build_feed_forward(config: TransformerConfig, bits: RandomBits) -> FeedForwa
     return FeedForward(config.width, config.feed_forward, config.activation, dropout)
 
 
-class Encoder(nn.Module):
-    """A stack of layers, with a last norm where the norms stand before the sublayers."""
+class Stack(nn.Module):
+    """Layers one after another, with a last norm where the norms stand before the sublayers."""
+
+    def __init__(self, layers: Iterable[nn.Module], config: TransformerConfig, bits: RandomBits) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norm = build_norm(config.norm, config.width) if config.norm_place == "pre" else nn.Identity()
+        self.bits = bits
+        self.recomputes = False
+
+    def run(self, layer: nn.Module, states: Tensor, *others: object) -> Tensor:
+        """One layer. Where it is to be computed again in the backward pass, only `states` and `others` are kept, and
+        dropout draws the same bits once more."""
+        if not self.recomputes or not torch.is_grad_enabled():
+            return layer(states, *others)
+        return checkpoint(
+            layer,
+            states,
+            *others,
+            use_reentrant=False,
+            # torch draws the bits elsewhere than on the CPU, and restores its own generator.
+            preserve_rng_state=states.device.type != "cpu",
+            context_fn=lambda: (nullcontext(), self.bits.again()),
+        )
+
+
+class Encoder(Stack):
+    """Layers that see the whole source."""
 
     def __init__(self, config: TransformerConfig, plan: PositionPlan, bits: RandomBits) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(config, plan, bits) for _ in range(config.encoder_layers))
-        self.norm = build_norm(config.norm, config.width) if config.norm_place == "pre" else nn.Identity()
+        super().__init__((EncoderLayer(config, plan, bits) for _ in range(config.encoder_layers)), config, bits)
 
     def forward(self, states_BSD: Tensor, mask: Mask, trace: Trace | None) -> Tensor:
         for index, layer in enumerate(self.layers):
-            states_BSD = layer(states_BSD, mask, trace, f"encoder.{index}")
+            states_BSD = self.run(layer, states_BSD, mask, trace, f"encoder.{index}")
         return self.norm(states_BSD)
 
 
-class Decoder(nn.Module):
-    """A stack of layers that see the memory and the past of the target."""
+class Decoder(Stack):
+    """Layers that see the memory and the past of the target."""
 
     def __init__(self, config: TransformerConfig, plan: PositionPlan, bits: RandomBits) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config, plan, bits) for _ in range(config.decoder_layers))
-        self.norm = build_norm(config.norm, config.width) if config.norm_place == "pre" else nn.Identity()
+        super().__init__((DecoderLayer(config, plan, bits) for _ in range(config.decoder_layers)), config, bits)
 
     @property
     def stack(self) -> list[DecoderLayer]:
@@ -149,7 +173,7 @@ class Decoder(nn.Module):
 
     def forward(self, states_BTD: Tensor, memory_BSD: Tensor, causal: Mask, mask: Mask, trace: Trace | None) -> Tensor:
         for index, layer in enumerate(self.layers):
-            states_BTD = layer(states_BTD, memory_BSD, causal, mask, trace, f"decoder.{index}")
+            states_BTD = self.run(layer, states_BTD, memory_BSD, causal, mask, trace, f"decoder.{index}")
         return self.norm(states_BTD)
 
 
@@ -181,6 +205,9 @@ class Transformer(Seq2Seq):
     @property
     def max_positions(self) -> int | None:
         return None if self.source_positions is None else self.source_positions.max_positions
+
+    def recompute_layers(self) -> None:
+        self.encoder.recomputes = self.decoder.recomputes = True
 
     def forward(
         self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor, trace: Trace | None = None

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from malmoi.config import Card, Device, StoredConfig
+from malmoi.card import Card
+from malmoi.config import Device, StoredConfig
 from malmoi.decoding.batch import SearchBatch
 from malmoi.engine.choose import allows_threads
 from malmoi.errors import ConfigError

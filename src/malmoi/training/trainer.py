@@ -92,6 +92,8 @@ class Trainer:
         self.config, self.longest, self.ranks, self.network = config, longest, ranks, network
         self.device = choose_device(config.device)
         freeze_parameters(network, config.freeze)
+        if config.recompute:
+            network.recompute_layers()
         is_sharded = ranks.count > 1 and config.parallel == "fsdp"
         self.whole = Whole(network, will_be_sharded=is_sharded and needs_text)
         self.model = ModelWithLoss(network, config.label_smoothing, bf16=config.precision == "bf16")

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from golden.make import MODEL
+from malmoi.card import CardSentence
 from malmoi.checkpoint import Model, load_model
 from malmoi.commands.info import prove
 from malmoi.commands.proof import write_proof
-from malmoi.config import CardSentence
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.translate import Translator
 
