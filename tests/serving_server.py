@@ -4,6 +4,7 @@ In: models and settings. Out: addresses, statuses and bodies.
 """
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,6 +78,16 @@ class Running:
     def post(self, path: str, value: Any, **headers: str) -> Reply:
         """JSON."""
         return self.ask("POST", path, json.dumps(value).encode(), {"Content-Type": "application/json", **headers})
+
+
+def send(running: Running, path: str, value: Any) -> socket.socket:
+    """A request whose answer is not waited for."""
+    body = json.dumps(value).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    client = socket.create_connection(("127.0.0.1", running.port), PATIENCE)
+    client.sendall(head.encode() + body)
+    return client
 
 
 def make_service(

@@ -474,7 +474,7 @@ def test_a_fault_of_our_own_has_the_shape_of_its_interface(tmp_path: Path) -> No
 
     handler = add_log_file(tmp_path / "log.txt")
     with serving() as running:
-        running.service.client_of = fail  # type: ignore[method-assign]
+        running.service.caller_of = fail  # type: ignore[method-assign]
         for path, name in (("/translate", "error"), ("/v2/translate", "message"), ("/api/translate", "error")):
             reply = running.post(path, GOOD)
             assert reply.status == 500 and reply.headers["content-type"] == "application/json"

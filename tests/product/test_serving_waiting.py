@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,20 +17,11 @@ import pytest
 from malmoi.serving import texts
 from malmoi.serving.api import Api
 from malmoi.serving.keys import Keys
-from serving_server import GOLDEN, PATIENCE, Running, serving, wait
+from malmoi.serving.waiting import Leash
+from serving_server import GOLDEN, PATIENCE, Running, send, serving, wait
 
-HTML = {"q": "<p>a <b>b</b></p>" * 300, "source": "en", "target": "ko", "format": "html", "alternatives": 2}
+HTML = {"q": "<p>a <b>b</b></p>" * 100, "source": "en", "target": "ko", "format": "html", "alternatives": 2}
 EXPLAIN = {"model": "en-ko", "text": "one small horse plays."}
-
-
-def send(running: Running, path: str, value: Any) -> socket.socket:
-    """A request whose answer is not waited for."""
-    body = json.dumps(value).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    head += f"Content-Length: {len(body)}\r\n\r\n"
-    client = socket.create_connection(("127.0.0.1", running.port), PATIENCE)
-    client.sendall(head.encode() + body)
-    return client
 
 
 @pytest.fixture
@@ -62,17 +52,20 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def test_marks_are_put_in_while_the_deadline_allows(slow_render: list[str]) -> None:
-    with serving(deadline=2.0) as running, ThreadPoolExecutor(4) as threads:
-        running.service.models.by_name["en-ko"].load()
+def test_marks_are_put_in_while_the_deadline_allows(slow_render: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    leashes, make = list[Leash](), Leash.__init__
+    monkeypatch.setattr(Leash, "__init__", lambda self, seconds: leashes.append(self) or make(self, seconds))
+    with serving() as running, ThreadPoolExecutor(4) as threads:
         slow = [threads.submit(running.post, "/translate", HTML) for _ in range(4)]
         wait(lambda: running.service.finishers.num_inside == 4)
         # Nobody else waits for them.
         assert running.post("/detect", {"q": "one small horse"}).status == 200
+        for leash in leashes:
+            leash.ends_at = 0.0
         assert [one.result().status for one in slow] == [503] * 4
         wait(lambda: not running.service.finishers.num_inside)
-        # Each has 300 pieces for the translation and as many for each other one.
-        assert len(slow_render) < 300
+        # Each has 100 pieces for the translation and as many for each other one.
+        assert len(slow_render) < 100
         assert running.post("/translate", {**HTML, "q": "<b>a</b>"}).status == 200
 
 
@@ -81,7 +74,7 @@ def test_nothing_is_put_together_for_one_who_has_left(slow_render: list[str]) ->
         with send(running, "/translate", HTML):
             wait(lambda: running.service.finishers.num_inside == 1)
         wait(lambda: not running.service.finishers.num_inside and not running.service.presence.num_active)
-        assert len(slow_render) < 300
+        assert len(slow_render) < 100
 
 
 def test_explanations_have_a_deadline(held: threading.Event) -> None:

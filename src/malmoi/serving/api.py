@@ -17,9 +17,11 @@ from malmoi.errors import MalmoiError
 from malmoi.report.explanation import Language, explanation_page
 from malmoi.serving.bodies import body_of, check, read_json, reply
 from malmoi.serving.following import next_words
+from malmoi.serving.guard import internal
+from malmoi.serving.keys import Charge
 from malmoi.serving.limits import RefusedError, bounded_options, check_number
 from malmoi.serving.models import Loaded, ServedModel
-from malmoi.serving.service import Client, Service
+from malmoi.serving.service import Caller, Service
 from malmoi.serving.tables import (
     ExplainBody,
     Fault,
@@ -32,7 +34,8 @@ from malmoi.serving.tables import (
     sentence_table,
 )
 from malmoi.serving.tickets import Ticket
-from malmoi.serving.translation import Plan, Wish, build, make_answer
+from malmoi.serving.translation import Answer, Plan, Wish, build, make_answer
+from malmoi.serving.waiting import ClientGoneError
 from malmoi.text.ids import REPLACEMENT
 
 if TYPE_CHECKING:
@@ -100,47 +103,51 @@ class Api:
         }
         return reply(table)
 
-    async def read(self, request: Request) -> tuple[TranslateBody, Client | None, ServedModel, Wish]:
+    async def read(self, request: Request) -> tuple[TranslateBody, Caller, ServedModel, Wish]:
         """What a request for a translation asks for."""
         fields = await read_json(request)
-        client = await self.service.client_of(request)
+        caller = await self.service.caller_of(request)
         body = check(TranslateBody, fields)
         limits = self.service.limits
         if len(body.constraints) > limits.constraints:
             raise RefusedError(400, "bad_request", f"constraints: at most {limits.constraints} phrases")
-        self.service.check_texts([body.text, body.prefix, *body.constraints])
+        self.service.check_texts(body.given)
         options = bounded_options(body.options, limits, n_best=body.n_best)
         wish = Wish(options, body.prefix, tuple(body.constraints), aligns=body.details)
-        return body, client, self.service.models.named(body.model), wish
+        return body, caller, self.service.models.named(body.model), wish
 
     async def translate(self, request: Request) -> JSONResponse:
         """Translate a text; with `details` words, tokens and alignments too."""
-        leash = self.service.leash()
-        body, client, model, wish = await self.read(request)
-        loaded, (answer,) = await self.service.translate(request, client, model, [body.text], wish)
-        table = self.service.in_pieces(request, leash, answer_table, loaded, answer, details=body.details)
-        return reply(await table)
+        body, caller, model, wish = await self.read(request)
+        async with self.service.charged(caller, body.given):
+            loaded, (answer,) = await self.service.translate(caller, model, [body.text], wish)
+            return reply(await self.table(caller, loaded, answer, body))
+
+    async def table(self, caller: Caller, loaded: Loaded, answer: Answer, body: TranslateBody) -> dict[str, Any]:
+        """A whole answer as a table."""
+        service = self.service
+        return await service.run(service.finishers, caller, answer_table, loaded, answer, details=body.details)
 
     async def stream(self, request: Request) -> Response:
         """Translate a text and tell it while it is made: events `partial`, `sentence`, and `done` or `error`."""
-        body, client, model, wish = await self.read(request)
-        loaded, plan = await self.service.plan(model, [body.text], wish)
-        watched = await self.service.submit(client, loaded, plan, watches=True)
-        events = self.events(request, loaded, plan, watched.ticket, self.service.watch(request, watched), body)
+        body, caller, model, wish = await self.read(request)
+        async with self.service.charged(caller, body.given) as maybe_charge:
+            loaded, plan = await self.service.plan(caller, model, [body.text], wish)
+            watched = self.service.submit(caller, loaded, plan, watches=True)
+        telling = Telling(loaded, plan, watched.ticket, details=body.details)
+        events = self.events(caller, telling, self.service.watch(request, watched), body, maybe_charge)
         return StreamingResponse(events, media_type=EVENTS, headers={"Cache-Control": "no-store"})
 
     async def events(
         self,
-        request: Request,
-        loaded: Loaded,
-        plan: Plan,
-        ticket: Ticket,
+        caller: Caller,
+        telling: "Telling",
         changes: AsyncGenerator[Ticket],
         body: TranslateBody,
+        maybe_charge: Charge | None,
     ) -> AsyncGenerator[str]:
-        """The events of one translation."""
-        leash = self.service.leash()
-        telling = Telling(loaded, plan, ticket, details=body.details)
+        """The events of one translation; where it fails, a key pays for the sentences that were told."""
+        loaded, plan, ticket = telling.loaded, telling.plan, telling.ticket
         try:
             async with aclosing(changes):
                 async for _ in changes:
@@ -148,28 +155,34 @@ class Api:
                         yield event(name, table)
             if not ticket.is_done:
                 return
-            (answer,) = await self.service.finish(request, leash, loaded, plan, ticket.hypotheses())
-            table = self.service.in_pieces(request, leash, answer_table, loaded, answer, details=body.details)
-            yield event("done", await table)
-        except RefusedError as error:
-            yield event("error", {"code": error.code, "message": error.message})
+            (answer,) = await self.service.finish(caller, loaded, plan, ticket.hypotheses())
+            yield event("done", await self.table(caller, loaded, answer, body))
+        except ClientGoneError:
+            return
+        except Exception as error:
+            await self.service.refund(maybe_charge, telling.num_told)
+            told = error if isinstance(error, RefusedError) else internal()
+            yield event("error", {"code": told.code, "message": told.message})
+            if told is not error:
+                raise
 
     async def next(self, request: Request) -> JSONResponse:
         """Words that could stand behind a prefix of the translation of one sentence."""
         fields = await read_json(request)
-        client = await self.service.client_of(request)
+        caller = await self.service.caller_of(request)
         body = check(NextBody, fields)
         check_number("count", body.count, 1, self.service.limits.alternatives + 1, whole=True)
-        self.service.check_texts([body.text, body.prefix])
+        self.service.check_texts(body.given)
         model = self.service.models.named(body.model)
-        words = await next_words(self.service, request, client, model, body.text, body.prefix, body.count)
+        async with self.service.charged(caller, body.given):
+            words = await next_words(self.service, caller, model, body.text, body.prefix, body.count)
         table = [{"text": one.text, "probability": one.probability, "prefix": one.prefix} for one in words]
         return reply({"words": table})
 
     async def explain(self, request: Request) -> Response:
         """The page of `malmoi explain` for one sentence."""
         fields = await read_json(request)
-        client = await self.service.client_of(request)
+        caller = await self.service.caller_of(request)
         body = check(ExplainBody, fields)
         if body.language not in get_args(Language):
             raise RefusedError(400, "bad_request", f"language: must be {' or '.join(get_args(Language))}")
@@ -178,8 +191,9 @@ class Api:
             raise RefusedError(400, "text_too_long", f"a sentence of at most {most} characters is explained")
         model = self.service.models.named(body.model)
         language = cast(Language, body.language)
-        page = self.service.apart(request, client, len(body.text), self.explanation, model, body.text, language)
-        return HTMLResponse(await page)
+        async with self.service.charged(caller, [body.text]):
+            page = self.service.run(self.service.aside, caller, self.explanation, model, body.text, language)
+            return HTMLResponse(await page)
 
     def explanation(self, model: ServedModel, text: str, language: Language) -> str:
         """The page; the network that is replayed is read when the first one is asked for."""
@@ -197,7 +211,7 @@ class Api:
 
     async def runs(self, request: Request) -> JSONResponse:
         """Runs of training in the folder that the operator named."""
-        await self.service.client_of(request)
+        await self.service.caller_of(request)
         runs = self.service.maybe_runs
         return reply({"runs": [] if runs is None else await self.service.look(runs.list)})
 
@@ -208,7 +222,7 @@ class Api:
         after: int = Query(default=-1, ge=-1, le=MOST_STEP),
     ) -> JSONResponse:
         """What a run has written behind a step."""
-        await self.service.client_of(request)
+        await self.service.caller_of(request)
         runs = self.service.maybe_runs
         if runs is None:
             raise RefusedError(404, "no_such_run", "this service shows no runs")
@@ -225,6 +239,8 @@ class Telling:
         self.details = details
         self.said: dict[int, str] = {}
         self.done: set[int] = set()
+        self.num_told = 0
+        """Characters of the request's sentences that were told whole."""
         # Which sentence each request is of: those that were known without the model have none.
         self.sentences = [number for number, one in enumerate(plan.prepared) if one.request is not None]
 
@@ -241,8 +257,11 @@ class Telling:
                 found.append(("partial", {"sentence": number, "gap": self.gap(number), "text": text}))
         for place, hypotheses in enumerate(self.ticket.results):
             if hypotheses is not None and place not in self.done:
+                number = self.sentences[place]
+                span = self.plan.spans[0][number]
                 self.done.add(place)
-                found.append(("sentence", self.sentence(self.sentences[place], hypotheses)))
+                self.num_told += span.end - span.start
+                found.append(("sentence", self.sentence(number, hypotheses)))
         return found
 
     def gap(self, number: int) -> str:

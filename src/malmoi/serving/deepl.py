@@ -26,7 +26,7 @@ from malmoi.serving.bodies import (
 from malmoi.serving.languages import maybe_match, name_of
 from malmoi.serving.limits import RefusedError, shown
 from malmoi.serving.models import ServedModel
-from malmoi.serving.service import Service
+from malmoi.serving.service import Caller, Service
 from malmoi.serving.texts import translate_texts
 
 MOST_TEXTS = 50
@@ -102,7 +102,7 @@ class DeepL:
     async def translate(self, request: Request) -> JSONResponse:
         """Translate some texts."""
         fields, is_form = await read_fields(request)
-        client = await self.service.client_of(request, fields.get("auth_key"))
+        caller = await self.service.caller_of(request, fields.get("auth_key"))
         if is_form and isinstance(fields.get("text"), str):
             fields["text"] = [fields["text"]]
         body = check(TranslateBody, fields, is_form=is_form)
@@ -110,15 +110,25 @@ class DeepL:
         if sum(len(text.encode()) for text in body.text) > MOST_BYTES:
             raise RefusedError(413, "text_too_long", f"all texts together may have {MOST_BYTES} bytes at most")
         self.service.check_texts(body.text)
-        codes = [await self.source_of(text, body) for text in body.text]
+        codes = [await self.source_of(caller, text, body) for text in body.text]
+        async with self.service.charged(caller, body.text):
+            outputs = await self.outputs(caller, codes, body)
+        rows = zip(codes, outputs, body.text, strict=True)
+        table = [
+            {"detected_source_language": shown_code(code), "text": output, "billed_characters": len(text)}
+            for code, output, text in rows
+        ]
+        return reply({"translations": table})
+
+    async def outputs(self, caller: Caller, codes: list[str], body: TranslateBody) -> list[str]:
+        """Translations in the order of the texts, model by model."""
         models = [self.model_for(code, body) for code in codes]
         outputs = [""] * len(codes)
         for model in dict.fromkeys(models):
             places = [place for place, one in enumerate(models) if one is model]
             found = await translate_texts(
                 self.service,
-                request,
-                client,
+                caller,
                 model,
                 [body.text[place] for place in places],
                 {},
@@ -128,14 +138,9 @@ class DeepL:
             )
             for place, output in zip(places, found, strict=True):
                 outputs[place] = output.text
-        rows = zip(codes, outputs, body.text, strict=True)
-        table = [
-            {"detected_source_language": shown_code(code), "text": output, "billed_characters": len(text)}
-            for code, output, text in rows
-        ]
-        return reply({"translations": table})
+        return outputs
 
-    async def source_of(self, text: str, body: TranslateBody) -> str:
+    async def source_of(self, caller: Caller, text: str, body: TranslateBody) -> str:
         """The language of a text: as the client says, or the served one that it most looks like."""
         models = self.service.models
         if body.source_lang:
@@ -143,7 +148,7 @@ class DeepL:
         able = [code for code in models.sources if models.maybe_for(code, body.target_lang) is not None]
         if len(able) < 2:
             return able[0] if able else unknown("target_lang", body.target_lang)
-        ranked = await self.service.in_thread(self.service.detector.rank, text)
+        ranked = await self.service.rank(caller, text)
         return next(code for code, _ in ranked if code in able)
 
     def model_for(self, source: str, body: TranslateBody) -> ServedModel:
@@ -152,7 +157,7 @@ class DeepL:
 
     async def languages(self, request: Request) -> JSONResponse:
         """Languages of sources, or of targets; the type stands in the address or, as one client sends it, in a body."""
-        await self.service.client_of(request)
+        await self.service.caller_of(request)
         kind = request.query_params.get("type") or await type_in_body(request) or "source"
         if kind not in ("source", "target"):
             raise RefusedError(400, "bad_request", "type must be source or target")
@@ -168,7 +173,7 @@ class DeepL:
 
     async def usage(self, request: Request) -> JSONResponse:
         """What a client has used this month, and what it may use."""
-        client = await self.service.client_of(request)
+        client = (await self.service.caller_of(request)).maybe_client
         if client is None:
             return reply({"character_count": 0, "character_limit": NO_LIMIT})
         limit = NO_LIMIT if client.maybe_characters is None else client.maybe_characters

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
-
 from malmoi.decoding.interface import Hypothesis, Ids
 from malmoi.explain.words import group
 from malmoi.serving.limits import finite
 from malmoi.serving.models import Loaded, ServedModel
-from malmoi.serving.service import Client, Service
+from malmoi.serving.service import Caller, Service
 from malmoi.serving.tickets import Group
 from malmoi.serving.translation import Plan, Wish
 from malmoi.text.ids import END_ID, REPLACEMENT
@@ -37,19 +35,19 @@ class Following:
 
 
 async def next_words(
-    service: Service, request: Request, client: Client | None, model: ServedModel, text: str, prefix: str, count: int
+    service: Service, caller: Caller, model: ServedModel, text: str, prefix: str, count: int
 ) -> list[Following]:
     """At most `count` different words."""
-    loaded, plan = await service.plan(model, [text], Wish(prefix=prefix, is_whole=True))
+    loaded, plan = await service.plan(caller, model, [text], Wish(prefix=prefix, is_whole=True))
     if not plan.requests:
         return []
     given = plan.requests[0].prefix
-    firsts = await search(service, request, client, loaded, widened(plan, len(given), 2 * count))
+    firsts = await search(service, caller, loaded, widened(plan, len(given), 2 * count))
     starts = {one.ids[: len(given) + 1]: one for one in firsts if len(one.ids) > len(given)}
     starts = {ids: one for ids, one in starts.items() if ids[-1] != END_ID}
     if not starts:
         return []
-    spelt = await search(service, request, None, loaded, spelling(plan, list(starts)))
+    spelt = await search(service, caller, loaded, spelling(plan, list(starts)))
     target = loaded.translator.tokenizers.target
     found: dict[str, Following] = {}
     for one in spelt:
@@ -63,11 +61,9 @@ async def next_words(
     return best[:count]
 
 
-async def search(
-    service: Service, request: Request, client: Client | None, loaded: Loaded, plan: Plan
-) -> list[Hypothesis]:
+async def search(service: Service, caller: Caller, loaded: Loaded, plan: Plan) -> list[Hypothesis]:
     """All hypotheses of a plan in a row."""
-    return [one for found in await service.search(request, client, loaded, plan) for one in found]
+    return [one for found in await service.search(caller, loaded, plan) for one in found]
 
 
 def widened(plan: Plan, num_given: int, width: int) -> Plan:

@@ -45,6 +45,15 @@ class Client:
     used: int
 
 
+@dataclass(frozen=True)
+class Charge:
+    """Characters that were counted for a client, in the month in which they were."""
+
+    id: str
+    month: str
+    characters: int
+
+
 class Keys:
     """The keys in one file. Threads may share it."""
 
@@ -135,24 +144,27 @@ class Keys:
             raise RefusedError(401, "bad_key", "this key is not known here")
         return Client(*row[:4])
 
-    def charge(self, client: Client, characters: int) -> None:
+    def charge(self, client: Client, characters: int) -> Charge:
         """Count characters; `RefusedError` (456) where they are more than is left of the month."""
+        month = this_month()
         with self.held(self.lock):
-            self.connection.execute("INSERT OR IGNORE INTO usage VALUES (?, ?, 0)", (client.id, this_month()))
+            self.connection.execute("INSERT OR IGNORE INTO usage VALUES (?, ?, 0)", (client.id, month))
             changed = self.connection.execute(
                 "UPDATE usage SET characters = characters + ? WHERE id = ? AND month = ? AND (? IS NULL OR "
                 "characters + ? <= ?)",
-                (characters, client.id, this_month(), client.maybe_characters, characters, client.maybe_characters),
+                (characters, client.id, month, client.maybe_characters, characters, client.maybe_characters),
             ).rowcount
         if not changed:
             raise RefusedError(456, "quota_exceeded", "the characters of this key for this month are used up")
+        return Charge(client.id, month, characters)
 
-    def refund(self, client: Client, characters: int) -> None:
-        """Give characters back that were not translated after all, if the file lets us; why they were not is told."""
+    def refund(self, charge: Charge, kept: int = 0) -> None:
+        """Give back all but `kept` characters of a charge, if the file lets us: they were not answered after all, and
+        why they were not is told."""
         with suppress(RefusedError), self.held(self.lock):
             self.connection.execute(
                 "UPDATE usage SET characters = MAX(0, characters - ?) WHERE id = ? AND month = ?",
-                (characters, client.id, this_month()),
+                (max(0, charge.characters - kept), charge.id, charge.month),
             )
 
 

@@ -14,7 +14,7 @@ from malmoi.serving.bodies import body_of, check, read_fields, reply
 from malmoi.serving.languages import maybe_match, name_of
 from malmoi.serving.limits import RefusedError, bounded_options, shown
 from malmoi.serving.models import ServedModel
-from malmoi.serving.service import Client, Service
+from malmoi.serving.service import Caller, Service
 from malmoi.serving.texts import Output, translate_texts
 
 AUTO = "auto"
@@ -89,7 +89,7 @@ class Libre:
     async def translate(self, request: Request) -> JSONResponse:
         """Translate one text or a list of them."""
         fields, is_form = await read_fields(request)
-        client = await self.service.client_of(request, fields.get("api_key"))
+        caller = await self.service.caller_of(request, fields.get("api_key"))
         for name in ("q", "source", "target"):
             if fields.get(name) is None:
                 raise RefusedError(400, "bad_request", f"Invalid request: missing {name} parameter")
@@ -97,8 +97,10 @@ class Libre:
         options = bounded_options({}, self.service.limits, n_best=1 + self.checked_alternatives(body.alternatives))
         texts = body.q if isinstance(body.q, list) else [body.q]
         self.service.check_texts(texts)
-        ways = [await self.way(text, body) for text in texts]
-        outputs = await self.outputs(request, client, texts, ways, body, options)
+        ways = [await self.way(caller, text, body) for text in texts]
+        translated = [text for text, (_, _, model) in zip(texts, ways, strict=True) if model is not None]
+        async with self.service.charged(caller, translated):
+            outputs = await self.outputs(caller, texts, ways, body, options)
         answer: dict[str, Any] = {"translatedText": [output.text for output in outputs]}
         if body.source == AUTO:
             answer["detectedLanguage"] = [{"confidence": share, "language": code} for code, share, _ in ways]
@@ -114,7 +116,7 @@ class Libre:
             raise RefusedError(400, "bad_option", f"alternatives must be from 0 to {most}")
         return wanted
 
-    async def way(self, text: str, body: TranslateBody) -> tuple[str, float, ServedModel | None]:
+    async def way(self, caller: Caller, text: str, body: TranslateBody) -> tuple[str, float, ServedModel | None]:
         """The source language of a text, how sure that is, and the model; None where nothing is to be translated."""
         models = self.service.models
         known = list(dict.fromkeys([*models.sources, *models.targets]))
@@ -122,7 +124,7 @@ class Libre:
         if target is None:
             raise RefusedError(400, "bad_language", f"{shown(body.target)} is not supported")
         if body.source == AUTO:
-            ranked = await self.service.in_thread(self.service.detector.rank, text)
+            ranked = await self.service.rank(caller, text)
             able = [(code, share) for code, share in ranked if models.maybe_for(code, target)]
             if ranked and ranked[0][0] == target:
                 able = ranked
@@ -145,8 +147,7 @@ class Libre:
 
     async def outputs(
         self,
-        request: Request,
-        client: Client | None,
+        caller: Caller,
         texts: list[str],
         ways: list[tuple[str, float, ServedModel | None]],
         body: TranslateBody,
@@ -158,8 +159,7 @@ class Libre:
             places = [place for place, (_, _, one) in enumerate(ways) if one is model]
             found = await translate_texts(
                 self.service,
-                request,
-                client,
+                caller,
                 model,
                 [texts[place] for place in places],
                 options,
@@ -173,12 +173,12 @@ class Libre:
     async def detect(self, request: Request) -> JSONResponse:
         """Which served language a text is in."""
         fields, is_form = await read_fields(request)
-        await self.service.client_of(request, fields.get("api_key"))
+        caller = await self.service.caller_of(request, fields.get("api_key"))
         if fields.get("q") is None:
             raise RefusedError(400, "bad_request", "Invalid request: missing q parameter")
         body = check(DetectBody, fields, is_form=is_form)
         self.service.check_texts([body.q])
-        ranked = await self.service.in_thread(self.service.detector.rank, body.q)
+        ranked = await self.service.rank(caller, body.q)
         return reply([{"confidence": share, "language": code} for code, share in ranked])
 
     async def languages(self) -> JSONResponse:

@@ -1,13 +1,13 @@
 """What all interfaces share: texts in, answers out, with the client's presence watched all the while.
 
 In: a request, a model, texts and a wish. Out: answers; a `RefusedError` where there are none. Work of any length is
-done in threads: the event loop only waits.
+done in threads: the event loop only waits. A request has one clock for all of it, and a key pays for what is answered.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -19,7 +19,7 @@ from malmoi.log import get_logger
 from malmoi.serving.batcher import stopping
 from malmoi.serving.detection import Detector
 from malmoi.serving.guard import Presence
-from malmoi.serving.keys import Client, Keys
+from malmoi.serving.keys import Charge, Client, Keys
 from malmoi.serving.limits import RefusedError, ServingConfig
 from malmoi.serving.metrics import Metrics
 from malmoi.serving.models import Loaded, Models, ServedModel
@@ -34,6 +34,15 @@ T = TypeVar("T")
 SHORT_CHARACTERS = 2_000
 """Texts up to here are cut and put together at once: to hand them to a thread would take longer."""
 MOST_LOOKING = 100
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sent a request, whose key it brings, and until when we work for it."""
+
+    request: Request
+    maybe_client: Client | None
+    leash: Leash
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,9 @@ class Service:
         self.presence = Presence()
         self.detector = Detector(models.sources)
         self.threads = Pool(4, "serve")
+        # What puts answers together has threads of its own, so that neither keys nor other requests wait for it.
         self.finishers = Pool(2, "finish")
+        # What computes for long does so one at a time beside the search, and few may wait for it.
         self.aside = Pool(1, "aside", most=4)
         self.ending = asyncio.Event()
         self.looking = Pool(1, "runs", most=MOST_LOOKING)
@@ -73,10 +84,20 @@ class Service:
         self.loading: dict[str, asyncio.Task[Loaded]] = {}
 
     async def in_thread(self, function: Callable[P, T], *arguments: P.args, **words: P.kwargs) -> T:
-        """The value of a function that may take its time."""
+        """The value of a function that nobody waits for with a clock of their own."""
         return await asyncio.wrap_future(self.threads.submit(function, *arguments, **words))
 
-    async def load(self, model: ServedModel) -> Loaded:
+    async def wait(self, caller: Caller, working: asyncio.Future[T]) -> T:
+        """The value of work, unless the caller's time is over, it leaves, or the service ends."""
+        return await wait_for(working, caller.request, caller.leash, self.ending, stopping())
+
+    async def run(
+        self, pool: Pool, caller: Caller, function: Callable[P, T], *arguments: P.args, **words: P.kwargs
+    ) -> T:
+        """The value of a function that may take its time, in a thread of a pool, for a caller that waits for it."""
+        return await self.wait(caller, asyncio.wrap_future(pool.submit(function, *arguments, **words)))
+
+    async def load(self, caller: Caller, model: ServedModel) -> Loaded:
         """A model in memory; all who ask before it is there wait for the same reading."""
         if model.maybe_loaded is not None:
             return model.maybe_loaded
@@ -84,110 +105,99 @@ class Service:
         if name not in self.loading:
             self.loading[name] = asyncio.create_task(self.in_thread(model.load))
             self.loading[name].add_done_callback(lambda _: self.loading.pop(name))
-        return await asyncio.shield(self.loading[name])
+        return await self.wait(caller, asyncio.shield(self.loading[name]))
 
-    def check_texts(self, texts: Sequence[str]) -> int:
-        """How many characters texts have; `RefusedError` where there are too many."""
+    async def rank(self, caller: Caller, text: str) -> list[tuple[str, float]]:
+        """See `Detector.rank`."""
+        return await self.run(self.threads, caller, self.detector.rank, text)
+
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """`RefusedError` where there are too many texts or characters."""
         total = sum(map(len, texts))
         if len(texts) > self.limits.texts:
             raise RefusedError(400, "too_many_texts", f"one request may have {self.limits.texts} texts at most")
         if total > self.limits.characters:
             message = f"request ({total}) exceeds text limit ({self.limits.characters})"
             raise RefusedError(400, "text_too_long", message)
-        return total
 
-    async def plan(self, model: ServedModel, texts: Sequence[str], wish: Wish) -> tuple[Loaded, Plan]:
-        """Texts as requests to a loaded model."""
-        self.check_texts(texts)
-        return await self.plan_texts(model, texts, wish)
-
-    async def plan_texts(self, model: ServedModel, texts: Sequence[str], wish: Wish) -> tuple[Loaded, Plan]:
-        """As `plan` for texts that are parts of those that were checked."""
+    async def plan(self, caller: Caller, model: ServedModel, texts: Sequence[str], wish: Wish) -> tuple[Loaded, Plan]:
+        """Texts, whose number was checked, as requests to a loaded model."""
         total = sum(map(len, texts))
-        loaded = await self.load(model)
+        loaded = await self.load(caller, model)
         arguments = (loaded, model.description, texts, wish, self.limits)
-        plan = make_plan(*arguments) if total <= SHORT_CHARACTERS else await self.in_thread(make_plan, *arguments)
+        if total <= SHORT_CHARACTERS:
+            plan = make_plan(*arguments)
+        else:
+            plan = await self.run(self.threads, caller, make_plan, *arguments)
         self.metrics.add("characters", total)
         if self.limits.log_text:
             get_logger().info("%s: %r", model.description.name, list(texts))
         return loaded, plan
 
-    async def client_of(self, request: Request, given: object = None) -> Client | None:
-        """Whose key a request brings, in its head or as `given` in its body; `RefusedError` where it needs one."""
+    async def caller_of(self, request: Request, given: object = None) -> Caller:
+        """Who sent a request, whose body is there; `RefusedError` where it needs a key and has none.
+
+        The key stands in the request's head, or is `given` in its body.
+        """
+        leash = Leash(self.limits.deadline)
         if self.maybe_keys is None:
-            return None
+            return Caller(request, None, leash)
         kind, _, key = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() in ("bearer", "deepl-auth-key") and key.strip():
-            return await self.in_thread(self.maybe_keys.find, key.strip())
-        if isinstance(given, str) and given:
-            return await self.in_thread(self.maybe_keys.find, given)
-        raise RefusedError(401, "key_required", "this service needs a key")
+        if kind.lower() not in ("bearer", "deepl-auth-key") or not key.strip():
+            key = given if isinstance(given, str) else ""
+        if not key:
+            raise RefusedError(401, "key_required", "this service needs a key")
+        return Caller(request, await self.in_thread(self.maybe_keys.find, key.strip()), leash)
 
-    async def charge(self, client: Client | None, num_characters: int) -> None:
-        """Count what a client uses; `RefusedError` where it is too much."""
-        if client is not None and self.maybe_keys is not None:
-            await self.in_thread(self.maybe_keys.charge, client, num_characters)
+    @asynccontextmanager
+    async def charged(self, caller: Caller, texts: Sequence[str]) -> AsyncGenerator[Charge | None]:
+        """A key pays for the characters of texts, unless what is done meanwhile fails; `RefusedError` where they are
+        more than it has left. They are counted first, so that many requests at once cannot have more than there is.
 
-    async def refund(self, client: Client | None, num_characters: int) -> None:
-        """Give back what a client was charged for and did not get."""
-        if client is not None and self.maybe_keys is not None:
-            await self.in_thread(self.maybe_keys.refund, client, num_characters)
+        Who leaves pays: what it has seen of a stream would else be free.
+        """
+        if caller.maybe_client is None or self.maybe_keys is None:
+            yield None
+            return
+        charge = await self.in_thread(self.maybe_keys.charge, caller.maybe_client, sum(map(len, texts)))
+        try:
+            yield charge
+        except ClientGoneError:
+            raise
+        except BaseException:
+            await self.refund(charge)
+            raise
+
+    async def refund(self, maybe_charge: Charge | None, kept: int = 0) -> None:
+        """Give back what a client was charged for and did not get: all but `kept` characters."""
+        if maybe_charge is not None and self.maybe_keys is not None:
+            await self.in_thread(self.maybe_keys.refund, maybe_charge, kept)
 
     async def translate(
-        self, request: Request, client: Client | None, model: ServedModel, texts: Sequence[str], wish: Wish
+        self, caller: Caller, model: ServedModel, texts: Sequence[str], wish: Wish
     ) -> tuple[Loaded, list[Answer]]:
         """Answers to all texts, unless the client leaves before."""
-        leash = self.leash()
-        loaded, plan = await self.plan(model, texts, wish)
-        return loaded, await self.finish(request, leash, loaded, plan, await self.search(request, client, loaded, plan))
+        loaded, plan = await self.plan(caller, model, texts, wish)
+        return loaded, await self.finish(caller, loaded, plan, await self.search(caller, loaded, plan))
 
     async def finish(
-        self, request: Request, leash: Leash, loaded: Loaded, plan: Plan, found: Sequence[Sequence[Hypothesis]]
+        self, caller: Caller, loaded: Loaded, plan: Plan, found: Sequence[Sequence[Hypothesis]]
     ) -> list[Answer]:
         """Hypotheses as texts."""
         if sum(map(len, plan.texts)) <= SHORT_CHARACTERS:
             return finish(loaded, plan, found)
-        return await self.in_pieces(request, leash, finish, loaded, plan, found, leash.check)
+        return await self.run(self.finishers, caller, finish, loaded, plan, found, caller.leash.check)
 
-    def leash(self) -> Leash:
-        """The time that a request has, from now on."""
-        return Leash(self.limits.deadline)
-
-    async def in_pieces(
-        self, request: Request, leash: Leash, function: Callable[P, T], *arguments: P.args, **words: P.kwargs
-    ) -> T:
-        """The value of a function that puts answers together, and does so only while somebody waits: in threads of
-        their own, so that neither keys nor other requests wait for it."""
-        work = self.finishers.submit(function, *arguments, **words)
-        return await wait_for(work, request, leash, self.ending, stopping())
-
-    async def search(
-        self,
-        request: Request,
-        client: Client | None,
-        loaded: Loaded,
-        plan: Plan,
-        maybe_characters: int | None = None,
-    ) -> list[list[Hypothesis]]:
-        """The hypotheses of a plan, unless the client leaves before; `maybe_characters` are what it is charged for,
-        those of the texts if left out."""
-        watched = await self.submit(client, loaded, plan, maybe_characters=maybe_characters)
-        async with aclosing(self.watch(request, watched)) as changes:
+    async def search(self, caller: Caller, loaded: Loaded, plan: Plan) -> list[list[Hypothesis]]:
+        """The hypotheses of a plan, unless the client leaves before."""
+        async with aclosing(self.watch(caller.request, self.submit(caller, loaded, plan))) as changes:
             async for ticket in changes:
                 if ticket.is_done:
                     return ticket.hypotheses()
         raise ClientGoneError
 
-    async def submit(
-        self,
-        client: Client | None,
-        loaded: Loaded,
-        plan: Plan,
-        *,
-        watches: bool = False,
-        maybe_characters: int | None = None,
-    ) -> Watched:
-        """Charge the client and let the sentences wait for their turn; what is refused costs nothing."""
+    def submit(self, caller: Caller, loaded: Loaded, plan: Plan, *, watches: bool = False) -> Watched:
+        """Let the sentences of a plan wait for their turn."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -195,14 +205,8 @@ class Service:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(changed.set)
 
-        ticket = Ticket(plan.group, plan.requests, tell, seconds=self.limits.deadline, watches=watches)
-        num_characters = sum(map(len, plan.texts)) if maybe_characters is None else maybe_characters
-        await self.charge(client, num_characters)
-        try:
-            loaded.batcher.submit(ticket)
-        except RefusedError:
-            await self.refund(client, num_characters)
-            raise
+        ticket = Ticket(plan.group, plan.requests, tell, ends_at=caller.leash.ends_at, watches=watches)
+        loaded.batcher.submit(ticket)
         return Watched(ticket, changed, loaded)
 
     async def watch(self, request: Request, watched: Watched) -> AsyncGenerator[Ticket]:
@@ -229,28 +233,6 @@ class Service:
             leaving.cancel()
             if not ticket.is_done:
                 watched.loaded.batcher.leave(ticket)
-
-    async def apart(
-        self,
-        request: Request,
-        client: Client | None,
-        num_characters: int,
-        function: Callable[P, T],
-        *arguments: P.args,
-        **words: P.kwargs,
-    ) -> T:
-        """The value of a function that computes for long, one at a time beside the search; few may wait for it. The
-        client is charged, unless it gets no answer."""
-        leash = self.leash()
-        await self.charge(client, num_characters)
-        try:
-            work = self.aside.submit(function, *arguments, **words)
-            return await wait_for(work, request, leash, self.ending, stopping())
-        except ClientGoneError:
-            raise
-        except Exception:
-            await self.refund(client, num_characters)
-            raise
 
     def give_up(self) -> None:
         """Tell all who still wait that nothing comes any more; called in the event loop."""

@@ -28,6 +28,11 @@ class TranslateBody(BaseModel):
     options: dict[str, Any] = {}
     details: bool = False
 
+    @property
+    def given(self) -> list[str]:
+        """All of it that the model is given."""
+        return [self.text, self.prefix, *self.constraints]
+
 
 class NextBody(BaseModel):
     """`POST /api/next`"""
@@ -36,6 +41,11 @@ class NextBody(BaseModel):
     text: str
     prefix: str = ""
     count: int = 5
+
+    @property
+    def given(self) -> list[str]:
+        """All of it that the model is given."""
+        return [self.text, self.prefix]
 
 
 class ExplainBody(BaseModel):

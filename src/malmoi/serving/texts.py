@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
-
 from malmoi.serving.html import Pairing, Range, render
 from malmoi.serving.markup import Run, read_parts
 from malmoi.serving.models import Loaded, ServedModel
-from malmoi.serving.service import Client, Service
+from malmoi.serving.service import Caller, Service
 from malmoi.serving.translation import Answer, Wish, words_of
 
 
@@ -26,8 +24,7 @@ class Output:
 
 async def translate_texts(
     service: Service,
-    request: Request,
-    client: Client | None,
+    caller: Caller,
     model: ServedModel,
     texts: Sequence[str],
     options: Mapping[str, Any],
@@ -39,33 +36,27 @@ async def translate_texts(
 ) -> list[Output]:
     """Translations in order."""
     if is_html:
-        return await translate_documents(service, request, client, model, texts, options, num_alternatives)
+        return await translate_documents(service, caller, model, texts, options, num_alternatives)
     wish = Wish(options=options, at_lines=at_lines, is_whole=is_whole)
-    _, answers = await service.translate(request, client, model, texts, wish)
+    _, answers = await service.translate(caller, model, texts, wish)
     return [Output(answer.text, [one.text for one in answer.variants(num_alternatives)]) for answer in answers]
 
 
 async def translate_documents(
     service: Service,
-    request: Request,
-    client: Client | None,
+    caller: Caller,
     model: ServedModel,
     texts: Sequence[str],
     options: Mapping[str, Any],
     num_alternatives: int,
 ) -> list[Output]:
     """Translations of HTML: all runs of all texts go through the search together."""
-    leash = service.leash()
-    service.check_texts(texts)
-    documents = await service.in_thread(lambda: [read_parts(text) for text in texts])
+    documents = await service.run(service.threads, caller, lambda: [read_parts(text) for text in texts])
     runs = [part.text for parts in documents for part in parts if isinstance(part, Run)]
     wish = Wish(options=options, at_lines=False, aligns=True)
-    loaded, plan = await service.plan_texts(model, runs, wish)
-    found = await service.search(request, client, loaded, plan, sum(map(len, texts)))
-    answers = await service.finish(request, leash, loaded, plan, found)
-    return await service.in_pieces(
-        request, leash, put_together, loaded, documents, answers, num_alternatives, leash.check
-    )
+    loaded, answers = await service.translate(caller, model, runs, wish)
+    arguments = (loaded, documents, answers, num_alternatives, caller.leash.check)
+    return await service.run(service.finishers, caller, put_together, *arguments)
 
 
 def put_together(

@@ -4,7 +4,6 @@ In: requests to search for. Out: their hypotheses, or why there are none. A tick
 read by whoever waits for it; each side only ever writes what is its own.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,8 +35,8 @@ class Job:
 
 
 class Ticket:
-    """The sentences of one request. `tell` is called by the searching thread: once all is done, after every change
-    where somebody `watches`; it must not block."""
+    """The sentences of one request, wanted until the clock stands at `ends_at`. `tell` is called by the searching
+    thread: once all is done, after every change where somebody `watches`; it must not block."""
 
     def __init__(
         self,
@@ -45,13 +44,13 @@ class Ticket:
         requests: Sequence[Request],
         tell: Callable[[], None],
         *,
-        seconds: float,
+        ends_at: float,
         watches: bool = False,
     ) -> None:
         self.group = group
         self.tell = tell
         self.watches = watches
-        self.ends_at = time.monotonic() + seconds
+        self.ends_at = ends_at
         jobs = [Job(self, place, request) for place, request in enumerate(requests)]
         # Like lengths go well together; who watches reads from the front.
         self.waiting = deque(jobs if watches else sorted(jobs, key=lambda job: -job.length))

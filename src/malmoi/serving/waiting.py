@@ -29,7 +29,7 @@ class ClientGoneError(RefusedError):
 
 
 class Leash:
-    """Until when a request is worked for."""
+    """Until when a request is worked for: one clock for all that it needs, from the moment that its body is there."""
 
     def __init__(self, seconds: float) -> None:
         self.ends_at = time.monotonic() + seconds
@@ -85,12 +85,10 @@ class Pool:
 
 
 async def wait_for(
-    work: concurrent.futures.Future[T], request: Request, leash: Leash, ending: asyncio.Event, ends: RefusedError
+    working: asyncio.Future[T], request: Request, leash: Leash, ending: asyncio.Event, ends: RefusedError
 ) -> T:
     """The value of work, unless its time is over, the client leaves, or `ending` is set (then `ends` is raised)."""
-    working = asyncio.wrap_future(work)
     leaving, stopping = asyncio.create_task(until_gone(request)), asyncio.create_task(ending.wait())
-    leash.maybe_error = None
     try:
         await asyncio.wait(
             (working, leaving, stopping), timeout=leash.seconds_left, return_when=asyncio.FIRST_COMPLETED

@@ -85,7 +85,8 @@ class Bench:
 
     def ticket(self, sources: Sequence[Ids], group: Group = GROUP, **options: Any) -> Ticket:
         requests = [Request(source) for source in sources]
-        return Ticket(group, requests, options.pop("tell", lambda: None), **{"seconds": PATIENCE, **options})
+        ends_at = time.monotonic() + options.pop("seconds", PATIENCE)
+        return Ticket(group, requests, options.pop("tell", lambda: None), ends_at=ends_at, **options)
 
     def submit(self, *sources: Ids, **options: Any) -> Ticket:
         ticket = self.ticket(sources, **options)

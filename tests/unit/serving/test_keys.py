@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from malmoi.errors import ConfigError, DataError
-from malmoi.serving.keys import Keys
+from malmoi.serving import keys as module
+from malmoi.serving.keys import Charge, Keys
 from malmoi.serving.limits import RefusedError
 
 
@@ -73,9 +74,25 @@ def test_a_quota_holds_however_many_ask_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         assert sum(threads.map(charge, range(40))) == 98
     assert [one.used for one in keys.clients()] == [98]
-    keys.refund(client, 7)
-    keys.charge(client, 9)
+    keys.refund(keys.charge(client, 2), 1)
+    keys.charge(client, 1)
     assert [one.used for one in keys.clients()] == [100]
+
+
+def test_what_is_given_back_is_of_the_month_in_which_it_was_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(tmp_path / "keys.sqlite")
+    client = keys.find(keys.add("a", 100))
+    month = ["2026-01"]
+    monkeypatch.setattr(module, "this_month", lambda: month[0])
+    charge = keys.charge(client, 60)
+    month[0] = "2026-02"
+    keys.charge(client, 50)
+    keys.refund(charge, 10)
+    assert [one.used for one in keys.clients()] == [50]
+    month[0] = "2026-01"
+    assert [one.used for one in keys.clients()] == [10]
 
 
 def test_no_quota_is_no_limit(tmp_path: Path) -> None:
@@ -121,7 +138,7 @@ def test_a_file_that_others_write_to_is_read_all_the_same(tmp_path: Path) -> Non
             fault = one.exception()
             assert isinstance(fault, RefusedError) and (fault.status, fault.retry_after) == (503, 5)
         assert time.monotonic() - began < 10
-    keys.refund(client, 1)
+    keys.refund(Charge(client.id, "2026-01", 1))
     with pytest.raises(DataError, match="locked"):
         keys.add("b")
     release()
@@ -143,4 +160,4 @@ def test_a_full_disk_is_a_refusal(tmp_path: Path) -> None:
         with pytest.raises(RefusedError) as refused:
             call()
         assert refused.value.status == 503 and "sql" not in refused.value.message.lower()
-    keys.refund(client, 1)
+    keys.refund(Charge(client.id, "2026-01", 1))

@@ -1,6 +1,7 @@
 """What a request waits with, without a server."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ def test_nothing_waits_on_behind_one_who_stopped_watching() -> None:
     left: list[Ticket] = []
 
     async def watch() -> set[Any]:
-        ticket = Ticket(Group(DecodingConfig()), [Wanted((1,))], lambda: None, seconds=60.0)
+        ticket = Ticket(Group(DecodingConfig()), [Wanted((1,))], lambda: None, ends_at=math.inf)
         loaded = SimpleNamespace(batcher=SimpleNamespace(leave=left.append))
         watched = Watched(ticket, asyncio.Event(), cast(Any, loaded))
         changes = Service.watch(cast(Any, None), cast(Any, Staying()), watched)
