@@ -29,22 +29,24 @@ class UnavailableError(Exception):
     """A contestant that cannot take part, and why."""
 
 
-def python_of(name: str, requirements: tuple[str, ...], folder: Path) -> str:
+def python_of(name: str, requirements: tuple[str, ...], folder: Path, *, torch: bool = True) -> str:
     """The interpreter of a toolkit's environment, which is made if its stamp is not that of these requirements."""
     if not requirements:
         return sys.executable
     place = folder / name
     python = place / ("Scripts" if os.name == "nt" else "bin") / "python"
-    stamp = hashlib.blake2b(repr((TORCH, TORCH_NEEDS, requirements)).encode(), digest_size=8).hexdigest()
+    listed = (TORCH, TORCH_NEEDS, requirements) if torch else requirements
+    stamp = hashlib.blake2b(repr(listed).encode(), digest_size=8).hexdigest()
     if python.exists() and (place / STAMP).exists() and (place / STAMP).read_text(encoding="ascii") == stamp:
         return str(python)
     print(f"{name}: installing into {place}", file=sys.stderr, flush=True)
     run([sys.executable, "-m", "venv", "--clear", str(place)], name)
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--no-compile", "--quiet"]
-    from_torch = [*pip, "--index-url", TORCH_INDEX, "--timeout", "10", "--retries", "0", f"torch=={TORCH}"]
-    if os.name == "nt" or subprocess.run(from_torch, capture_output=True, check=False).returncode:
-        run([*pip, f"torch=={TORCH}"], name)
-    run([*pip, *TORCH_NEEDS, *requirements], name)
+    if torch:
+        from_torch = [*pip, "--index-url", TORCH_INDEX, "--timeout", "10", "--retries", "0", f"torch=={TORCH}"]
+        if os.name == "nt" or subprocess.run(from_torch, capture_output=True, check=False).returncode:
+            run([*pip, f"torch=={TORCH}"], name)
+    run([*pip, *(TORCH_NEEDS if torch else ()), *requirements], name)
     (place / STAMP).write_text(stamp, encoding="ascii")
     return str(python)
 

@@ -3,7 +3,8 @@
     python benchmarks/servers/clients.py PORT SECONDS SENTENCES KIND=CONNECTIONS ...
 
 In: how many connections of which kind; a request of `short` has one sentence, of `long` twenty. Out: JSON on standard
-output: for each kind the seconds that each request took, the sentences that were answered, and faults by status.
+output: for each kind the seconds that each request took, the sentences that were answered and the words that these
+answers have, and faults by status.
 """
 
 import json
@@ -24,7 +25,7 @@ class Clients:
     def __init__(self, kind: str, port: int, sentences: list[str]) -> None:
         self.kind, self.port, self.sentences = kind, port, sentences
         self.latencies: list[float] = []
-        self.num_sentences = 0
+        self.num_sentences = self.num_words = 0
         self.faults: Counter[str] = Counter()
 
     def run(self, first: int, until: float) -> None:
@@ -41,11 +42,13 @@ class Clients:
             connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
             response = connection.getresponse()
             answer = response.read()
-            if response.status != 200 or len(json.loads(answer)["translatedText"]) != size:
+            outputs = json.loads(answer)["translatedText"] if response.status == 200 else []
+            if len(outputs) != size:
                 self.faults[str(response.status)] += 1
                 continue
             self.latencies.append(time.monotonic() - began)
             self.num_sentences += size
+            self.num_words += sum(len(output.split()) for output in outputs)
         connection.close()
 
 
@@ -65,7 +68,12 @@ def main() -> None:
     for thread in threads:
         thread.join()
     rows = {
-        kind: {"latencies": one.latencies, "sentences": one.num_sentences, "faults": dict(one.faults)}
+        kind: {
+            "latencies": one.latencies,
+            "sentences": one.num_sentences,
+            "words": one.num_words,
+            "faults": dict(one.faults),
+        }
         for kind, one in clients.items()
     }
     sys.stdout.write(json.dumps({"seconds": time.monotonic() - began, "kinds": rows}))
