@@ -44,6 +44,8 @@ QUEUE = "queue_tokens=1000000"
 PORT = "PORT"
 COMPARED = 20
 """Sentences whose answers are compared."""
+PATIENCE = 300
+"""Seconds in which a server must listen."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,18 @@ def server(service: Service, port: int, folder: Path) -> Generator[None]:
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(words, stdout=out, stderr=out, cwd=folder, env=os.environ | service.surroundings)
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
                 break
             except OSError:
-                if process.poll() is not None or time.monotonic() > end:
+                maybe_code = process.poll()
+                if maybe_code is not None or time.monotonic() > end:
                     spoken = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-                    last = (spoken or ["it said nothing"])[-1][:300]
-                    raise UnavailableError(f"does not start: {last}") from None
+                    last = (spoken or ["nothing"])[-1][:300]
+                    fate = f"did not listen in {PATIENCE} s" if maybe_code is None else f"ended with {maybe_code}"
+                    raise UnavailableError(f"does not start: it {fate}; its last words: {last}") from None
                 time.sleep(0.1)
         yield
     finally:

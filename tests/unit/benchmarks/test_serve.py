@@ -104,12 +104,21 @@ def test_an_environment_without_torch_is_made_once(tmp_path: Path, monkeypatch: 
     assert not any("torch" in word or "numpy" in word for command in commands for word in command)
 
 
-def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    from peers.environment import UnavailableError
-    from serve import Service, free_port, server
+@pytest.mark.parametrize(
+    ("code", "patience", "reason"),
+    [
+        ("raise SystemExit('there is no model')", 300, "ended with 1; its last words: there is no model"),
+        ("import time; time.sleep(300)", 0, "did not listen in 0 s; its last words: nothing"),
+    ],
+)
+def test_a_server_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, patience: int, reason: str
+) -> None:
+    import serve
 
-    words = [sys.executable, "-c", "raise SystemExit('there is no model')"]
-    with pytest.raises(UnavailableError, match="there is no model"), server(Service("", words), free_port(), tmp_path):
+    monkeypatch.setattr(serve, "PATIENCE", patience)
+    service = serve.Service("", [sys.executable, "-c", code])
+    with pytest.raises(serve.UnavailableError, match=reason), serve.server(service, serve.free_port(), tmp_path):
         pass
 
 
