@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from urllib.error import HTTPError
 
+import deepl
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
@@ -62,6 +63,40 @@ def test_html_keeps_its_tags(running: Running, expected: dict[str, str]) -> None
         '<i translate="no">x &lt; y</i></div>'
     )
     assert answer[1].count("<br>") == 1
+
+
+KEPT = (
+    "\u2603\u2603\u2603",
+    "  \u2603 \u2603\n\n\u2603\t",
+    f"\u2603\u2603\n{SENTENCES[0]}",
+    f"{SENTENCES[1]}\n\n\u2603",
+)
+MARKED = (
+    "<p>\u2603 <b>\u2603\u2603</b>\u2603 <i> \u2603</i>&amp;</p>",
+    "<p>\u2603<b>\u2603\u2603</b>\u2603</p>\n<i>\u2603</i>",
+)
+
+
+def test_what_training_never_saw_is_given_back(running: Running, expected: dict[str, str]) -> None:
+    """A sentence without a character that the model knows: clients would take an empty answer for a fault."""
+    client = deepl.DeepLClient("any", server_url=running.url)
+    libre = LibreTranslateAPI(f"{running.url}/")
+    for text in KEPT:
+        wanted = text
+        for source, target in expected.items():
+            wanted = wanted.replace(source, target)
+        assert libre.translate(text, "en", "ko") == wanted
+        result = client.translate_text(text, target_lang="KO")
+        assert isinstance(result, deepl.TextResult) and result.text == wanted
+        answer = running.post("/api/translate", {"model": "en-ko", "text": text, "details": True}).json
+        assert answer["text"] == wanted and answer["notes"] and "given back as it is" in answer["notes"][0]
+        (kept, *_) = [one for one in answer["sentences"] if one["score"] is None]
+        assert kept["source"] == kept["target"] and kept["words"] == []
+    for html in MARKED:
+        body = {"q": html, "source": "en", "target": "ko", "format": "html", "alternatives": 1}
+        assert running.post("/translate", body).json == {"translatedText": html, "alternatives": []}
+        result = client.translate_text(html, target_lang="KO", tag_handling="html")
+        assert isinstance(result, deepl.TextResult) and result.text == html
 
 
 def test_the_client_of_argos_translate(running: Running, expected: dict[str, str]) -> None:

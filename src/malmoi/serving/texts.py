@@ -11,7 +11,7 @@ from malmoi.serving.html import Pairing, Range, render
 from malmoi.serving.markup import Run, read_parts
 from malmoi.serving.models import Loaded, ServedModel
 from malmoi.serving.service import Caller, Service
-from malmoi.serving.translation import Answer, Wish, words_of
+from malmoi.serving.translation import Answer, Wish, same_words, words_of
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,11 @@ def pairing_of(loaded: Loaded, answer: Answer, check: Callable[[], None]) -> Pai
     sentences: list[tuple[Range, Range]] = []
     for sentence in answer.sentences:
         check()
-        words = words_of(loaded, answer, sentence)
+        is_kept, text = sentence.is_kept, sentence.translation.text
+        words = same_words(text) if is_kept else words_of(loaded, answer, sentence)
         first, start = sentence.span.start, sentence.start
         pairs += [(len(source) + one, len(target) + other) for one, other in words.pairs]
         source += [(first + unit.start, first + unit.end) for unit in words.source]
         target += [(start + unit.start, start + unit.end) for unit in words.target]
-        sentences.append(((first, sentence.span.end), (start, start + len(sentence.translation.text))))
+        sentences.append(((first, sentence.span.end), (start, start + len(text))))
     return Pairing(tuple(source), tuple(target), tuple(pairs), tuple(sentences))

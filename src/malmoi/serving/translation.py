@@ -71,6 +71,11 @@ class Sentence:
     translation: Translation
     hypotheses: tuple[Hypothesis, ...]
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is given back as it was."""
+        return self.prepared.maybe_known is not None
+
     def ranked(self, rank: int) -> "Done":
         """Its alternative of a rank from 0, or the best where there is none."""
         others = self.translation.alternatives
@@ -132,8 +137,8 @@ def make_plan(
         translator.resolve(config)
         rows = zip(plain, translator.tokenizers.encode_and_tell(plain), strict=True)
         prepared = tuple(
-            translator.prepare(text, ids, left_out, wish.prefix, wish.constraints, number)
-            for number, (text, (ids, left_out)) in enumerate(rows, start=1)
+            kept(translator.prepare(text, ids, left_out, wish.prefix, wish.constraints, number), sentence, number)
+            for number, (sentence, (text, (ids, left_out))) in enumerate(zip(sentences, rows, strict=True), start=1)
         )
         check_prepared(prepared, loaded, config)
     except (DataError, ConfigError) as error:
@@ -158,6 +163,15 @@ def split_text(text: str, language: str, wish: Wish, limits: ServingConfig) -> l
 def squeezed(sentence: str) -> str:
     """A sentence whose white space means no more than a space each, as in HTML."""
     return SPACES.sub(" ", sentence)
+
+
+def kept(prepared: Prepared, sentence: str, number: int) -> Prepared:
+    """A sentence of which training saw no character is given back as it is: an empty answer would look like a fault."""
+    known = prepared.maybe_known
+    if known is None or known.error is not None:
+        return prepared
+    note = f"line {number}: no character of this line was seen in training, so it is given back as it is"
+    return replace(prepared, maybe_known=replace(known, text=sentence, notes=(note,)))
 
 
 def check_prepared(prepared: Sequence[Prepared], loaded: Loaded, config: DecodingConfig) -> None:
@@ -208,6 +222,12 @@ def build(loaded: Loaded, prepared: Prepared, waiting: Any, config: DecodingConf
     translation = loaded.translator.build(found, prepared, config)
     # What surrounds a sentence is the text's own.
     return prepared, replace(translation, text=translation.text.strip()), found
+
+
+def same_words(text: str) -> Words:
+    """Units of a sentence that was kept: its characters, each with itself."""
+    units = tuple(Unit(place, place + 1, 0, 0) for place in range(len(text)))
+    return Words(units, units, tuple((number, number) for number in range(len(units))))
 
 
 def words_of(loaded: Loaded, answer: Answer, sentence: Sentence) -> Words:

@@ -171,7 +171,8 @@ class Tokenizers:
     def _drop_unseen(self, text: str) -> list[int]:
         """Ids of a source from which whole symbols are taken out, so that no character is left in halves."""
         kept = (" " if self.source.kind == "words" else "").join(self._parts(text)[0])
-        return [index for index in self.source.encode(kept) if index not in self._unseen]
+        # White space alone would be read as a sentence all the same, and any sentence could come of it.
+        return [index for index in self.source.encode(kept) if index not in self._unseen] if kept.strip() else []
 
     def _parts(self, text: str) -> tuple[list[str], list[str]]:
         """The symbols of a source that are kept and those that are left out, in order."""
