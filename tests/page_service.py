@@ -113,6 +113,7 @@ class Service(ThreadingHTTPServer):
         self.finished = True
         self.explanation = "<!doctype html><title>an explanation</title>"
         self.files = page_files()
+        self.left_out = 0
         self.runs = {"first": (run_rows(1.0, 1000), "finished", 128), "second": (run_rows(1.2, 600), "running", 256)}
 
     @property
@@ -152,7 +153,8 @@ class Handler(BaseHTTPRequestHandler):
             offer = {"models": self.server.models, "limits": limits, "runs": True}
             self.send_json({**offer, "key_required": self.server.key_required})
         elif path == "api/runs":
-            self.send_json({"runs": [self.run_entry(name) for name in self.server.runs]})
+            entries = [self.run_entry(name) for name in self.server.runs]
+            self.send_json({"runs": entries, "left_out": self.server.left_out})
         elif path.startswith("api/runs/"):
             rows, status, width = self.server.runs[path.rpartition("/")[2]]
             after = int(parse_qs(address.query)["after"][0])

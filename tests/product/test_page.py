@@ -400,6 +400,9 @@ def test_runs_are_drawn_and_followed(page: Browser, service: Service) -> None:
     assert page.run(differing) == [["≠", "differs", "model.width", "256", "128"]]
     page.click("#all-settings")
     page.wait("document.querySelectorAll('.settings-table tbody tr').length === 3")
+    assert not page.run("document.querySelector('.run-list').innerText.includes('Not shown')")
+    service.left_out = 1234
+    page.wait("document.querySelector('.run-list').innerText.includes('Not shown: 1,234 that changed earlier.')")
     service.runs["second"] = (run_rows(1.2, 800), "finished", 256)
     page.wait("document.querySelectorAll('.runs .status.finished').length === 2")
     page.wait(f"{label}.includes('at step 800')")

@@ -213,7 +213,7 @@ class Api:
         """Runs of training in the folder that the operator named."""
         await self.service.caller_of(request)
         runs = self.service.maybe_runs
-        return reply({"runs": [] if runs is None else await self.service.look(runs.list)})
+        return reply({"runs": [], "left_out": 0} if runs is None else await self.service.look(runs.list))
 
     async def run(
         self,

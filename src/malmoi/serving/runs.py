@@ -26,6 +26,8 @@ STILL_SECONDS = 600.0
 """A run that is not finished and has written nothing for so long is taken for stopped."""
 MOST_BYTES = 16 * 2**20
 """Only so much of the end of a file of metrics is read."""
+MOST_RUNS = 200
+"""So many runs are listed, those that changed last."""
 MOST_ROWS, MOST_ANSWER_BYTES = 10_000, 4 * 2**20
 """What one answer holds; the rest comes with the next one."""
 MARK_BYTES = 2**16
@@ -98,13 +100,16 @@ class RunList:
         self.records: dict[str, Record] = {}
         self.odd: set[str] = set()
 
-    def list(self) -> list[dict[str, Any]]:
-        """All runs, the last changed one first; one that cannot be read is left out."""
-        runs = list(run_folders(self.folder))
-        names = {run.name for run in runs}
+    def list(self) -> dict[str, Any]:
+        """Runs, the last changed one first, and of how many that changed earlier nothing is said; one that cannot be
+        read is passed over."""
+        runs = sorted(run_folders(self.folder), key=lambda run: (-changed_at(run), run.name))
+        shown = runs[:MOST_RUNS]
+        names = {run.name for run in shown}
         self.records = {name: record for name, record in self.records.items() if name in names}
-        found = [summary for summary in map(self.maybe_summary, runs) if summary is not None]
-        return sorted(found, key=lambda one: (-float(one["updated"]), one["name"]))
+        found = [summary for summary in map(self.maybe_summary, shown) if summary is not None]
+        found.sort(key=lambda one: (-float(one["updated"]), one["name"]))
+        return {"runs": found, "left_out": len(runs) - len(shown)}
 
     def maybe_summary(self, run: Path) -> dict[str, Any] | None:
         """A run in one row."""
@@ -199,6 +204,14 @@ def run_folders(folder: Path) -> Iterator[Path]:
             continue
         if is_run:
             yield entry
+
+
+def changed_at(run: Path) -> float:
+    """When a run last wrote a row."""
+    try:
+        return (run / METRICS_FILE).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def status_of(run: Path, updated: float) -> Status:

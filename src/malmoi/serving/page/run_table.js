@@ -12,11 +12,12 @@ const SIGNS = { running: "●", finished: "✓", stopped: "■" };
 
 /**
  * @param {{
- *   runs: Run[], chosen: (string | null)[], isDark: boolean, onChoose: (chosen: (string | null)[]) => void,
+ *   runs: Run[], leftOut: number, chosen: (string | null)[], isDark: boolean,
+ *   onChoose: (chosen: (string | null)[]) => void,
  * }} props
  */
-export function RunTable({ runs, chosen, isDark, onChoose }) {
-  const { t } = useLanguage();
+export function RunTable({ runs, leftOut, chosen, isDark, onChoose }) {
+  const { t, number } = useLanguage();
   const isFull = chosen.filter((one) => one !== null).length >= MOST_RUNS;
 
   /** @param {string} name */
@@ -38,6 +39,7 @@ export function RunTable({ runs, chosen, isDark, onChoose }) {
         )}
       </tbody>
     </table>
+    ${leftOut > 0 && html`<p class="soft">${t("runs-left-out", { count: number(leftOut) })}</p>`}
   </div>`;
 }
 

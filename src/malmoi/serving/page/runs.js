@@ -46,7 +46,7 @@ export function RunsView({ service }) {
     ${
       seen.runs !== null &&
       seen.runs.length > 0 &&
-      html`<${RunTable} runs=${seen.runs} chosen=${chosen} isDark=${isDark} onChoose=${setChosen} />`
+      html`<${RunTable} runs=${seen.runs} leftOut=${seen.leftOut} chosen=${chosen} isDark=${isDark} onChoose=${setChosen} />`
     }
     ${lines.length > 0 && html`<${Controls} metrics=${metrics} shown=${metricsShown} axis=${axis} onMetric=${onMetric} onAxis=${onAxis} />`}
     <div class="charts">
@@ -59,7 +59,7 @@ export function RunsView({ service }) {
 /** What is watched. A chosen run keeps its place, and so its colour; `null` is a place that is free again. */
 function useWatch(service) {
   const [seen, setSeen] = useState(
-    /** @type {import("./watch.js").Seen} */ ({ runs: null, records: new Map(), fault: null }),
+    /** @type {import("./watch.js").Seen} */ ({ runs: null, leftOut: 0, records: new Map(), fault: null }),
   );
   const [chosen, store] = useState(/** @type {(string | null)[] | null} */ (null));
   const watch = useMemo(() => watchRuns(service, setSeen), [service]);

@@ -78,6 +78,7 @@ export const texts = {
 
   "runs-title": ["Runs", "학습 기록"],
   "runs-text": ["Tick up to {most} to see their curves.", "최대 {most}개를 골라 곡선을 비교하세요."],
+  "runs-left-out": ["Not shown: {count} that changed earlier.", "더 오래된 {count}개는 보여 주지 않습니다."],
   "no-runs": ["There is no run in this folder yet.", "이 폴더에는 아직 학습 기록이 없습니다."],
   "run-run": ["Run", "이름"],
   "run-status": ["State", "상태"],

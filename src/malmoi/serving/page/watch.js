@@ -22,6 +22,7 @@ const PAUSE = 3000;
  *
  * @typedef {object} Seen
  * @property {Run[] | null} runs
+ * @property {number} leftOut runs that changed earlier than those
  * @property {Map<string, Record_>} records of the chosen runs
  * @property {Fault | null} fault
  */
@@ -44,7 +45,7 @@ export function joinRows(known, came, after) {
  */
 export function watchRuns(service, onChange) {
   /** @type {Seen} */
-  let seen = { runs: null, records: new Map(), fault: null };
+  let seen = { runs: null, leftOut: 0, records: new Map(), fault: null };
   /** @type {Set<string>} */
   let chosen = new Set();
   let timer = 0;
@@ -68,8 +69,8 @@ export function watchRuns(service, onChange) {
     control = new AbortController();
     const { signal } = control;
     try {
-      const { runs } = await service.runs(signal);
-      seen = { ...seen, runs, fault: null };
+      const { runs, left_out: leftOut } = await service.runs(signal);
+      seen = { ...seen, runs, leftOut, fault: null };
       onChange(seen);
       const names = runs.map((/** @type {Run} */ one) => one.name).filter((/** @type {string} */ one) => chosen.has(one));
       const records = new Map(await Promise.all(names.map((/** @type {string} */ one) => read(one, signal))));
