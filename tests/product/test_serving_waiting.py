@@ -14,28 +14,37 @@ from typing import Any
 
 import pytest
 
+from malmoi.decoding.scorer import ModelScorer
 from malmoi.serving import texts
 from malmoi.serving.api import Api
 from malmoi.serving.keys import Keys
 from malmoi.serving.waiting import Leash
 from serving_server import GOLDEN, PATIENCE, Running, send, serving, wait
 
-HTML = {"q": "<p>a <b>b</b></p>" * 100, "source": "en", "target": "ko", "format": "html", "alternatives": 2}
+HTML = {"q": "<p>a <b>b</b></p>" * 30, "source": "en", "target": "ko", "format": "html", "alternatives": 2}
 EXPLAIN = {"model": "en-ko", "text": "one small horse plays."}
 
 
+class Gate:
+    """Pieces of HTML are put together once it is open; `made` holds them."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.made: list[str] = []
+        self.plain = texts.render
+
+    def render(self, *arguments: Any) -> str:
+        assert self.is_open.wait(PATIENCE)
+        self.made.append(self.plain(*arguments))
+        return self.made[-1]
+
+
 @pytest.fixture
-def slow_render(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Each piece of HTML takes its time: all of them more than a test does. Gives what was made so far."""
-    plain, made = texts.render, list[str]()
-
-    def render(*arguments: Any) -> str:
-        time.sleep(0.1)
-        made.append(plain(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(texts, "render", render)
-    return made
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate()
+    monkeypatch.setattr(texts, "render", made.render)
+    yield made
+    made.is_open.set()
 
 
 @pytest.fixture
@@ -52,7 +61,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event.set()
 
 
-def test_marks_are_put_in_while_the_deadline_allows(slow_render: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_are_put_in_while_the_deadline_allows(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     leashes, make = list[Leash](), Leash.__init__
     monkeypatch.setattr(Leash, "__init__", lambda self, seconds: leashes.append(self) or make(self, seconds))
     with serving() as running, ThreadPoolExecutor(4) as threads:
@@ -62,19 +71,22 @@ def test_marks_are_put_in_while_the_deadline_allows(slow_render: list[str], monk
         assert running.post("/detect", {"q": "one small horse"}).status == 200
         for leash in leashes:
             leash.ends_at = 0.0
+        gate.is_open.set()
         assert [one.result().status for one in slow] == [503] * 4
         wait(lambda: not running.service.finishers.num_inside)
-        # Each has 100 pieces for the translation and as many for each other one.
-        assert len(slow_render) < 100
+        # Two had begun with a piece, and none began with another one.
+        assert len(gate.made) <= 2
         assert running.post("/translate", {**HTML, "q": "<b>a</b>"}).status == 200
 
 
-def test_nothing_is_put_together_for_one_who_has_left(slow_render: list[str]) -> None:
+def test_nothing_is_put_together_for_one_who_has_left(gate: Gate) -> None:
     with serving() as running:
         with send(running, "/translate", HTML):
             wait(lambda: running.service.finishers.num_inside == 1)
-        wait(lambda: not running.service.finishers.num_inside and not running.service.presence.num_active)
-        assert len(slow_render) < 100
+        wait(lambda: not running.service.presence.num_active)
+        gate.is_open.set()
+        wait(lambda: not running.service.finishers.num_inside)
+        assert len(gate.made) <= 1
 
 
 def test_explanations_have_a_deadline(held: threading.Event) -> None:
@@ -103,6 +115,29 @@ def test_nobody_waits_for_an_explanation_of_one_who_has_left(
         held.set()
         wait(lambda: not running.service.aside.num_inside)
         assert explained == ["begun"]
+
+
+def test_an_explanation_that_has_begun_ends_when_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    encode, asked = ModelScorer.encode, list[str]()
+
+    def hold(*arguments: Any) -> Any:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return encode(*arguments)
+
+    with serving() as running:
+        monkeypatch.setattr(ModelScorer, "encode", hold)
+        monkeypatch.setattr(ModelScorer, "step_tensor", lambda *_: asked.append("a step"))
+        with send(running, "/api/explain", EXPLAIN):
+            assert begun.wait(PATIENCE)
+        wait(lambda: not running.service.presence.num_active)
+        assert running.service.aside.num_inside == 1
+        go_on.set()
+        wait(lambda: not running.service.aside.num_inside)
+        assert asked == []
+        monkeypatch.undo()
+        assert running.post("/api/explain", EXPLAIN).status == 200
 
 
 def test_what_is_not_explained_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

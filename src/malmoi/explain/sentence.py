@@ -20,7 +20,7 @@ from malmoi.explain.positions import compare_order, encoding, reorder
 from malmoi.explain.replay import Floats, Replay, evaluating, replay
 from malmoi.explain.result import Explanation, Output
 from malmoi.explain.shapes import model_boxes
-from malmoi.explain.subject import Subject, describe, open_subject
+from malmoi.explain.subject import Check, Subject, describe, open_subject
 from malmoi.explain.words import Side, Span, make_side
 from malmoi.translate import Options, Prepared, Translation, Translator
 
@@ -41,14 +41,17 @@ def explain_sentence(
     against: str | None = None,
     options: Options | None = None,
     page: Callable[[Explanation], str] | None = None,
+    check: Check = lambda: None,
 ) -> Explanation:
     """Translate `text` as the model's settings say, `options` above them, and replay the `n_best` outputs.
 
     `against`: a second sentence for the experiment with the order of words, by default the words the other way round.
-    `page` makes what a notebook shows. `DataError` for a text that the model cannot be asked about, `ConfigError` for
-    options, `CheckpointError` where a replay differs from the search, which would make every picture worthless.
+    `page` makes what a notebook shows. `check` is called before each piece of work, and may raise to end it: none is
+    longer than a step of a search (in int8 a whole one) or a batch through the network. `DataError` for a text that the
+    model cannot be asked about, `ConfigError` for options, `CheckpointError` where a replay differs from the search,
+    which would make every picture worthless.
     """
-    subject = open_subject(model)
+    subject = open_subject(model, check)
     prepared = subject.prepare(text)
     assert prepared.request is not None
     wished = decoding_config(subject, options, n_best)
@@ -58,6 +61,7 @@ def explain_sentence(
     with evaluating(subject.network):
         found = search_outputs(searcher, prepared, config)
         source = make_side(subject.tokenizers.source, prepared.request.source)
+        check()
         targets = [hypothesis.ids for _, hypothesis in found]
         replays = replay(subject.network, [source.ids] * len(found), targets, NUM_RUNNERS_UP)
         attention = {name: values for name, values in replays[0].attention.items() if name.startswith("encoder")}
@@ -68,6 +72,7 @@ def explain_sentence(
             for one in zip(found, replays, strict=True)
         ]
         longest = max(len(source.ids), *(len(target) for target in targets))
+        check()
         other, other_text = reorder(source) if against is None else read_other(subject, against)
         return Explanation(
             text=prepared.text,

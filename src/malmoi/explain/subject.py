@@ -3,16 +3,18 @@
 In: a path, a loaded model or a translator. Out: a `Subject`, and what a search for one text needs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from malmoi.card import Card
 from malmoi.checkpoint import Model, load_model
 from malmoi.config import DecodingConfig, Precision, RnnConfig, TransformerConfig
-from malmoi.decoding.interface import Ids
-from malmoi.decoding.scorer import ModelScorer
+from malmoi.decoding.interface import DecoderState, Ids, Integers, Numbers
+from malmoi.decoding.scorer import ModelScorer, NetworkMemory, NetworkState
 from malmoi.engine.choose import fastest_scorer
 from malmoi.errors import ConfigError, DataError
 from malmoi.models.interface import Seq2Seq
@@ -23,6 +25,31 @@ from malmoi.text.lines import normalize, one_line
 from malmoi.text.tokenizer import Tokenizers
 from malmoi.translate import Prepared, Translator
 
+Check = Callable[[], None]
+"""Is called before each piece of work, and raises where nobody waits for the rest any more."""
+
+
+class WatchedScorer(ModelScorer):
+    """A network that is asked no more once nobody waits."""
+
+    def __init__(self, network: Seq2Seq, check: Check) -> None:
+        super().__init__(network)
+        self.check = check
+
+    def encode(self, source_BS: Integers, source_lengths_B: Integers) -> NetworkMemory:
+        self.check()
+        return super().encode(source_BS, source_lengths_B)
+
+    def step_tensor(self, token_R: Integers, state: DecoderState) -> tuple[Tensor, NetworkState]:
+        self.check()
+        return super().step_tensor(token_R, state)
+
+    def score_targets(
+        self, source_BS: Integers, source_lengths_B: Integers, target_BT: Integers, target_lengths_B: Integers
+    ) -> Numbers:
+        self.check()
+        return super().score_targets(source_BS, source_lengths_B, target_BT, target_lengths_B)
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -32,14 +59,11 @@ class Subject:
     """
 
     network: Transformer | Rnn
+    scorer: ModelScorer
     tokenizers: Tokenizers
     translator: Translator
     sentences: tuple[tuple[str, str], ...] = ()
     precision: Precision = "fp32"
-
-    @property
-    def scorer(self) -> ModelScorer:
-        return ModelScorer(self.network)
 
     @property
     def config(self) -> TransformerConfig | RnnConfig:
@@ -73,30 +97,33 @@ class Subject:
         return (source_ids, target_ids) if len(source_ids) > 1 and len(target_ids) > 1 and is_short else None
 
 
-def open_subject(model: str | Path | Model | Translator) -> Subject:
+def open_subject(model: str | Path | Model | Translator, check: Check = lambda: None) -> Subject:
     """`CheckpointError` for what cannot be read, `ConfigError` for an ensemble and for weights below fp32."""
     if isinstance(model, Translator):
         if not isinstance(model.scorer, ModelScorer):
             raise ConfigError("one model is explained at a time: an ensemble has no attention of its own")
-        return make_subject(model.scorer.network, model.tokenizers, model.decoding, (), model.max_source_tokens)
+        scorer = WatchedScorer(model.scorer.network, check)
+        return make_subject(scorer, model.tokenizers, model.decoding, (), model.max_source_tokens)
     loaded = model if isinstance(model, Model) else load_model(Path(model))
     card = Card.model_validate(loaded.card)
     stored = tuple((one.source, one.text) for one in card.sentences)
-    return make_subject(loaded.network, loaded.tokenizers, loaded.config.decoding, stored, card.max_source_tokens)
+    scorer = WatchedScorer(loaded.network, check)
+    return make_subject(scorer, loaded.tokenizers, loaded.config.decoding, stored, card.max_source_tokens)
 
 
 def make_subject(
-    network: Seq2Seq,
+    scorer: ModelScorer,
     tokenizers: Tokenizers,
     decoding: DecodingConfig,
     sentences: tuple[tuple[str, str], ...],
     max_source_tokens: int | None,
 ) -> Subject:
+    network = scorer.network
     if network.output_weight_VD.dtype not in (torch.float32, torch.float64):
         raise ConfigError("a replay is made in fp32: load the model in that type")
     assert isinstance(network, Transformer | Rnn)
-    translator = Translator(ModelScorer(network), tokenizers, decoding, max_source_tokens, tell=False)
-    return Subject(network, tokenizers, translator, sentences, decoding.precision)
+    translator = Translator(scorer, tokenizers, decoding, max_source_tokens, tell=False)
+    return Subject(network, scorer, tokenizers, translator, sentences, decoding.precision)
 
 
 def describe(subject: Subject) -> str:

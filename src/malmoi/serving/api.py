@@ -4,7 +4,7 @@ In: JSON. Out: JSON, events, or the page of an explanation; a fault is `{"error"
 """
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -192,11 +192,12 @@ class Api:
         model = self.service.models.named(body.model)
         language = cast(Language, body.language)
         async with self.service.charged(caller, [body.text]):
-            page = self.service.run(self.service.aside, caller, self.explanation, model, body.text, language)
-            return HTMLResponse(await page)
+            arguments = (model, body.text, language, caller.leash.check)
+            return HTMLResponse(await self.service.run(self.service.aside, caller, self.explanation, *arguments))
 
-    def explanation(self, model: ServedModel, text: str, language: Language) -> str:
-        """The page; the network that is replayed is read when the first one is asked for."""
+    def explanation(self, model: ServedModel, text: str, language: Language, check: Callable[[], None]) -> str:
+        """The page; the network that is replayed is read when the first one is asked for. `check` is called between
+        pieces of work, and raises where nobody waits any more."""
         # A service that explains nothing needs no torch.
         from malmoi.checkpoint import load_model
         from malmoi.explain.sentence import explain_sentence
@@ -205,7 +206,9 @@ class Api:
         try:
             if one.name not in self.explained:
                 self.explained[one.name] = load_model(one.path)
-            return explanation_page(explain_sentence(self.explained[one.name], text), language)
+            explanation = explain_sentence(self.explained[one.name], text, check=check)
+            check()
+            return explanation_page(explanation, language)
         except MalmoiError as error:
             raise RefusedError(400, "cannot_explain", str(error)) from error
 

@@ -17,6 +17,7 @@ from malmoi.engine.scorer import EngineScorer
 from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.explain import explain
 from malmoi.explain.alignment import align, candidates
+from malmoi.explain.sentence import explain_sentence
 from malmoi.explain.subject import open_subject
 from malmoi.models.build import build_model
 from malmoi.report.explanation import explanation_page
@@ -147,6 +148,31 @@ def test_the_network_is_left_as_it_was(settings: dict[str, Any]) -> None:
     assert all(torch.equal(values, before[name]) for name, values in model.network.state_dict().items())
     for name, values in first.arrays().items():
         assert np.array_equal(values, second.arrays()[name], equal_nan=True), name
+
+
+def test_it_ends_at_whatever_piece_of_work_it_is_told_to() -> None:
+    model = load_model(MODEL)
+    model.network.train()
+    calls: list[int] = []
+
+    class EnoughError(Exception):
+        pass
+
+    def check() -> None:
+        calls.append(len(calls))
+        if len(calls) == most:
+            raise EnoughError
+
+    most = 0
+    explain_sentence(model, TEXT, check=check)
+    num_pieces = len(calls)
+    # The words of the output were searched for step by step, and each of them may be the last.
+    assert num_pieces > 5
+    for most in range(1, num_pieces + 1, 3):
+        calls.clear()
+        with pytest.raises(EnoughError):
+            explain_sentence(model, TEXT, check=check)
+        assert len(calls) == most and model.network.training
 
 
 def test_what_cannot_be_explained() -> None:
