@@ -300,7 +300,10 @@ def page(options: argparse.Namespace, found: Found, parameters: int) -> str:
     if "libretranslate" in found.answers:
         lines += [f"libretranslate: {libre.describe(LIBRE_PRECISION, options.threads, options.tokens)}.", ""]
     if len(found.answers) > 1:
-        lines += [f"Of {COMPARED} answers, word for word the same:", "", *alike(found.answers), ""]
+        different = len({one for answers in found.answers.values() for one in answers})
+        lines += [f"Of {COMPARED} answers, word for word the same (of {different} different ones in all, since random "]
+        lines[-1] += "weights repeat themselves: this shows that all do the same work, not that their numbers agree):"
+        lines += ["", *alike(found.answers), ""]
     if found.left_out:
         lines += ["Not measured:", "", *(f"* {name}: {reason}" for name, reason in found.left_out.items()), ""]
     return "\n".join(lines)

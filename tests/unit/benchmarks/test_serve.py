@@ -196,6 +196,7 @@ def test_who_cannot_run_is_on_the_page_and_the_others_are_measured(
     assert "* libretranslate: no such package" in text
     assert "| ctranslate2-int8 | short=1 | 2.0 |  | short 100 | short 100 | 16.0 | none |" in text
     assert "* ctranslate2-float32: 20 as ctranslate2-int8" in text
+    assert "(of 1 different ones in all" in text
 
 
 def test_the_clients_count_the_words_of_answers(monkeypatch: pytest.MonkeyPatch) -> None:
