@@ -170,8 +170,8 @@ def test_candidates_are_the_best_of_the_table(precision: Precision) -> None:
     assert best.log_probs_RC == pytest.approx(np.take_along_axis(log_probs_RV, ids_RC, 1), abs=1e-6)
 
 
-@pytest.mark.parametrize("width", [1, 3])
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("width", [1, 3, 5])
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 4), st.booleans())
 def test_merged_candidates_are_those_that_the_search_merges(
     width: int, seed: int, num_sentences: int, may_end: bool

@@ -80,6 +80,22 @@ def test_who_stays_never_notices_who_leaves(name: str, options: dict[str, Any]) 
             assert mine.score == pytest.approx(theirs.score, abs=1e-9)
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_who_comes_in_brings_its_own_limit(beam: int) -> None:
+    """Short sentences that join a long one end where they would end alone."""
+    model = scorer("transformer-sinusoidal-post")
+    config = DecodingConfig(beam_size=beam, max_length_ratio=1.0, max_length_extra=0, min_length_ratio=1.0)
+    long, short = Request(sentence(1, 12)), Request(sentence(2, 3))
+    batch = SearchBatch(model, config, (0,))
+    batch.add([(0, long)])
+    batch.step()
+    batch.add([(1, short)])
+    answers: dict[int, list[Hypothesis]] = {}
+    while batch.num_sentences:
+        answers.update(batch.step())
+    assert [len(one.ids) - one.finished for one in (answers[0][0], answers[1][0])] == [12, 3]
+
+
 def test_an_empty_batch_takes_new_sentences_when_all_have_left() -> None:
     batch = SearchBatch(scorer("transformer-sinusoidal-post"), DecodingConfig(max_length=5), (0,))
     batch.remove([1])
