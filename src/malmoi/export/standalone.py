@@ -69,7 +69,8 @@ class Side:
         # A whole character (or word) goes, never half of its bytes.
         symbols = text.split() if self.separator else list(text)
         kept = self.separator.join(symbol for symbol in symbols if self.unseen.isdisjoint(self.spell(symbol)))
-        return [index for index in self.spell(kept) if index not in self.unseen]
+        # White space alone would be read as a sentence all the same.
+        return [index for index in self.spell(kept) if index not in self.unseen] if kept.strip() else []
 
     def spell(self, text: str) -> list[int]:
         """Ids of a text that is clean."""
