@@ -296,8 +296,6 @@ class Translator:
     def build(self, hypotheses: Sequence[Hypothesis], line: Prepared, config: DecodingConfig) -> Translation:
         """Ids to text, and the n-best list to one translation with its alternatives."""
         translations = [self.build_one(hypothesis, line, config) for hypothesis in hypotheses]
-        if len(translations) == config.n_best == 1:
-            return translations[0]
         if config.merge_equal_texts:
             best = {one.text: one for one in reversed(translations)}
             translations = [one for one in translations if one is best[one.text]]

@@ -28,8 +28,11 @@ class Pool:
     size: int
     finished: list[Hypothesis] = field(default_factory=list[Hypothesis])
     cut: list[Hypothesis] = field(default_factory=list[Hypothesis])
-    threshold: float = -np.inf
-    """What a finished output must beat to come in."""
+
+    @property
+    def threshold(self) -> float:
+        """What a finished output must beat to come in."""
+        return self.finished[-1].score if len(self.finished) >= self.size else -np.inf
 
     def add(self, hypothesis: Hypothesis, row: int) -> None:
         """Take an output in its place; among equal scores the earlier one comes first, and equal ids stay once."""
@@ -37,8 +40,6 @@ class Pool:
         if all(other.ids != hypothesis.ids for other in kept):
             insort_right(kept, hypothesis, key=lambda other: (other.num_missing, -other.score))
             del kept[self.size :]
-            if hypothesis.finished and len(kept) == self.size:
-                self.threshold = kept[-1].score
 
     def outputs(self) -> list[Hypothesis]:
         """Finished outputs, then cut ones."""
@@ -50,8 +51,11 @@ class Samples:
     """The samples of a sentence, one per row; equal ones are kept, since they are what chance gave."""
 
     of_rows: dict[int, Hypothesis] = field(default_factory=dict[int, Hypothesis])
-    threshold: float = -np.inf
-    """No sample is too bad."""
+
+    @property
+    def threshold(self) -> float:
+        """No sample is too bad."""
+        return -np.inf
 
     def add(self, hypothesis: Hypothesis, row: int) -> None:
         self.of_rows[row] = hypothesis
