@@ -36,8 +36,10 @@ clean:
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp file stands for a finished set-up, so that it happens once and again only when a version changes.
+# The client in argostranslate needs none of the libraries that its package asks for.
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	$(PIP) install --no-deps -c constraints.txt argostranslate || echo "No argostranslate: a test of serving is skipped."
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml constraints.txt

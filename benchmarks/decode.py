@@ -71,7 +71,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[1, 16, 64, 256])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=1024, help="of random words")
-    parser.add_argument("--trial-sentences", type=int, default=256)
+    parser.add_argument(
+        "--trial-sentences", type=int, default=256, help="at least; a batch for each worker in any case"
+    )
     parser.add_argument("--single", type=int, default=100, help="sentences that are translated one by one in a round")
     parser.add_argument("--seconds", type=float, default=5.0, help="shortest turn; a whole pass in any case")
     parser.add_argument("--tokens", type=int, default=16, help="of every output where weights are random")
@@ -189,7 +191,11 @@ def try_out(entry: Entry, beam: int, files: dict[str, Path], workspace: Path, op
     """Choose how cores are shared and the size of batches, for many sentences and for single ones."""
     row, best, quickest = Row(entry.name, entry.label, beam), (0.0, Cell(0, 0, 0, 0), (1, 1)), (float("inf"), (1, 1))
     for share in entry.shares:
-        task = replace(task_of(entry, beam, files["trial"], options), workers=share[0], threads=share[1])
+        # Less than a batch for each worker would leave some without work.
+        count = max(options.trial_sentences, share[0] * max(options.batch_sizes))
+        trial = workspace / "trial.txt"
+        write_lines(trial, spread(read_lines(files["all"]), count))
+        task = replace(task_of(entry, beam, trial, options), workers=share[0], threads=share[1])
         told = take_turn(entry, task, workspace, options)
         for cell in from_json(told):
             row.trials.append(f"{share[0]} x {share[1]}, {cell.batch_size}: {cell.tokens_per_second:,.0f}")
@@ -244,9 +250,23 @@ def time_starts(entries: list[Entry], short: bytes, rounds: int, left_out: dict[
     return list(starts.values())
 
 
+def read_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def spread(lines: list[str], count: int) -> list[str]:
+    """So many lines, or all, at even distances, so that the mixture of lengths is that of all."""
+    count = min(count, len(lines))
+    return [lines[index * len(lines) // count] for index in range(count)]
+
+
 def prepare(options: argparse.Namespace, workspace: Path) -> tuple[Path, dict[str, Path]]:
-    """The model folder, and files of sentences: `all`, `trial` for trials, `short` for the start."""
-    files = {name: workspace / f"{name}.txt" for name in ("all", "trial", "short")}
+    """The model folder, and files of sentences: `all`, and `short` for the start."""
+    files = {name: workspace / f"{name}.txt" for name in ("all", "short")}
     model = options.model or workspace / "model"
     if options.model is None:
         if not model.exists():
@@ -254,15 +274,11 @@ def prepare(options: argparse.Namespace, workspace: Path) -> tuple[Path, dict[st
         write_sentences(files["all"], options.sentences, options.seed)
     else:
         files["all"].write_bytes(options.source.read_bytes().removesuffix(b"\n") + b"\n")
-    lines = files["all"].read_text(encoding="utf-8").split("\n")[:-1]
+    lines = read_lines(files["all"])
     if options.quick:
         lines = lines[: options.sentences]
-        files["all"].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    # Spread over the file, so that the mixture of lengths is that of all.
-    trial = lines[:: max(1, len(lines) // options.trial_sentences)][: options.trial_sentences]
-    short = sorted(lines, key=len)[:SHORT]
-    files["trial"].write_text("".join(f"{line}\n" for line in trial), encoding="utf-8")
-    files["short"].write_text("".join(f"{line}\n" for line in short), encoding="utf-8")
+        write_lines(files["all"], lines)
+    write_lines(files["short"], sorted(lines, key=len)[:SHORT])
     return model.absolute(), files
 
 

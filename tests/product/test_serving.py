@@ -100,8 +100,8 @@ def test_what_training_never_saw_is_given_back(running: Running, expected: dict[
 
 
 def test_the_client_of_argos_translate(running: Running, expected: dict[str, str]) -> None:
-    """Its package wants far more than its client needs: tried where it is installed (argos-translate-lt)."""
-    pytest.importorskip("argostranslate.apis", reason="argos-translate-lt is not installed")
+    """Its package asks for far more than its client needs, so that `make test` installs it without that."""
+    pytest.importorskip("argostranslate.apis", reason="argostranslate is not installed")
     from argostranslate.apis import LibreTranslateAPI as ArgosClient  # pyright: ignore
 
     client = ArgosClient(running.url)

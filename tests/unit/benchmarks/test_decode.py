@@ -16,8 +16,16 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Benchmarks are scripts: what they import lies beside them."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield
-    for name in [name for name in sys.modules if name.split(".")[0] in ("decoders", "memory")]:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("decode", "decoders", "memory", "peers")]:
         del sys.modules[name]
+
+
+def test_trials_are_spread_over_all_lines() -> None:
+    from decode import spread
+
+    lines = [str(number) for number in range(10)]
+    assert spread(lines, 4) == ["0", "2", "5", "7"]
+    assert spread(lines, 20) == lines
 
 
 def make_task(**changes: Any) -> Any:
