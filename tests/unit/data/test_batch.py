@@ -151,6 +151,15 @@ def text_store(tmp_path: Path, tokenizers: Tokenizers) -> Store:
     return write_store(tmp_path / "texts", pairs)
 
 
+def test_copies_to_cuda_are_pinned_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be told to a device that is not there."""
+    batch, told = batch_of_rows([[5, 1]], [[6, 7, 1]], np.array([4]), PADDING, START), list[tuple[object, ...]]()
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: told.append(("pin",)) or tensor)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *words, **named: told.append((*words, named)) or tensor)
+    batch.to("cuda:0")
+    assert told == [("pin",), ("cuda:0", {"non_blocking": True})] * 5
+
+
 def test_sampling_depends_on_seed_epoch_and_position_alone(tokenizers: Tokenizers, text_store: Store) -> None:
     indices = np.arange(len(TEXTS))
     make = BatchMaker([text_store], tokenizers, seed=3, sampling=0.5)
