@@ -112,12 +112,14 @@ class Soak:
         """100 MB, with its length or without."""
         path = draw.choice(("/translate", "/v2/translate", "/api/translate"))
         if draw.random() < 0.5:
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n".encode()
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000000\r\n\r\n".encode()
             status = self.raw(head + b"x" * 1_000_000, patience=10)
         else:
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
             status = self.raw(head + (b"10000\r\n" + b"x" * 65536 + b"\r\n") * 1_600, patience=10)
         self.count(f"huge {status}")
+        if status not in ("413", "none"):
+            self.fail(f"{status} for a body of 100 MB")
         time.sleep(0.2)
 
     def slow(self, draw: random.Random) -> None:
@@ -141,6 +143,8 @@ class Soak:
             data = post(draw.choice(("/translate", "/v2/translate", "/api/next", "/detect")), data)
         status = self.raw(data, patience=1)
         self.count(f"noise {status}")
+        if status == "421":
+            self.fail("noise did not come as far as the service")
 
     def raw(self, data: bytes, *, patience: float, reads: bool = True) -> str:
         """The status that some bytes are answered with; a connection that is closed has none."""
@@ -165,7 +169,7 @@ class Soak:
 
 
 def post(path: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
