@@ -103,12 +103,11 @@ class RunList:
     def list(self) -> dict[str, Any]:
         """Runs, the last changed one first, and of how many that changed earlier nothing is said; one that cannot be
         read is passed over."""
-        runs = sorted(run_folders(self.folder), key=lambda run: (-changed_at(run), run.name))
+        runs = sorted(run_folders(self.folder), key=lambda run: (-round(changed_at(run), 1), run.name))
         shown = runs[:MOST_RUNS]
         names = {run.name for run in shown}
         self.records = {name: record for name, record in self.records.items() if name in names}
         found = [summary for summary in map(self.maybe_summary, shown) if summary is not None]
-        found.sort(key=lambda one: (-float(one["updated"]), one["name"]))
         return {"runs": found, "left_out": len(runs) - len(shown)}
 
     def maybe_summary(self, run: Path) -> dict[str, Any] | None:
