@@ -6,12 +6,14 @@
     python benchmarks/decode.py --quick
 
 Systems: malmoi with its engine (fp32, int8) and without it, CTranslate2 with copies that `malmoi export` made (float32,
-int8), `generate` of Hugging Face with a Marian model of random weights (only beside random weights of ours; in an
-environment of its own). One that cannot be installed or run is reported with the reason.
+int8), `generate` of Hugging Face with a Marian model (random weights; in an environment of its own). One that cannot be
+installed or run is reported with the reason.
 
 Without `--model` weights are random, with a vocabulary of 10,000 words. Such a model seldom says `</s>`, so that the
 length of all outputs is fixed on all sides (`--tokens`, 16); outputs of another length are counted and shown. A trained
-model writes as much as it likes. Tokens are those of the best outputs, end symbols not counted.
+model writes as much as it likes. Beside one, Hugging Face has a model of the same sizes with random weights: it is
+given as many tokens as the sentences have, and writes as many as ours did in the mean. Tokens are those of the best
+outputs, end symbols not counted.
 
 First each system is tried with every way to share out the cores (batches at once x threads in each) and every size of
 batches, on a few sentences; the fastest takes part in the rounds. The same for single sentences. All take turns,
@@ -33,7 +35,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from decoders.material import SIZES, VOCABULARY, bleu, export, make_model, num_parameters, write_sentences
+from decoders.material import (
+    SIZES,
+    VOCABULARY,
+    bleu,
+    export,
+    make_model,
+    num_parameters,
+    sizes_of,
+    stand_in,
+    write_sentences,
+)
 from decoders.report import Report, Row, Start, as_markdown
 from decoders.task import Cell, Task, from_json, splits
 from peers.environment import UnavailableError, python_of
@@ -57,6 +69,8 @@ class Entry:
     shares: list[tuple[int, int]]
     start: list[str]
     """The command that translates ten sentences of standard input; empty: there is none."""
+    is_random: bool = False
+    """Random weights beside trained ones."""
 
 
 def parse() -> argparse.Namespace:
@@ -123,16 +137,18 @@ def enter(options: argparse.Namespace, model: Path, workspace: Path, left_out: d
                 shares, start = sorted({*splits(cores), (1, 1)}), [python, str(copy / "translate.py")]
                 entries.append(Entry(name, label, python, str(copy), precision, shares, start))
             case _:
-                if options.model:
-                    left_out["Hugging Face"] = "has no model with these weights"
-                    continue
                 try:
                     python = python_of("huggingface", tuple(REQUIREMENTS.split()), options.environments)
                 except UnavailableError as reason:
                     left_out["Hugging Face"] = str(reason)
                     continue
-                told = json.dumps(SIZES[options.size] | {"vocabulary": VOCABULARY - 2})
-                entries.append(Entry(name, "Hugging Face generate, fp32", python, told, "fp32", inside, []))
+                maybe_sizes = sizes_of(model) if options.model else SIZES[options.size] | {"vocabulary": VOCABULARY}
+                if maybe_sizes is None:
+                    left_out["Hugging Face"] = "has no such model"
+                    continue
+                label = "Hugging Face generate, fp32" + (" (random weights)" if options.model else "")
+                told = json.dumps(maybe_sizes | {"vocabulary": maybe_sizes["vocabulary"] - 2})
+                entries.append(Entry(name, label, python, told, "fp32", inside, [], is_random=bool(options.model)))
     return entries
 
 
@@ -159,7 +175,8 @@ def take_turn(entry: Entry, task: Task, workspace: Path, options: argparse.Names
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def task_of(entry: Entry, beam: int, sources: Path, options: argparse.Namespace) -> Task:
+def task_of(entry: Entry, beam: int, sources: Path, options: argparse.Namespace, num_tokens: int) -> Task:
+    """`num_tokens`: of every output, where weights are random."""
     return Task(
         system=entry.name,
         model=entry.model,
@@ -169,7 +186,7 @@ def task_of(entry: Entry, beam: int, sources: Path, options: argparse.Namespace)
         sources=str(sources),
         beam=beam,
         batch_sizes=tuple(options.batch_sizes),
-        num_tokens=0 if options.model else options.tokens,
+        num_tokens=num_tokens if entry.is_random or not options.model else 0,
         num_single=TRIAL_SINGLE,
         seconds=0.0,
         outputs="",
@@ -187,15 +204,18 @@ class Contest:
     single: Task
 
 
-def try_out(entry: Entry, beam: int, files: dict[str, Path], workspace: Path, options: argparse.Namespace) -> Contest:
+def try_out(
+    entry: Entry, beam: int, files: dict[str, Path], workspace: Path, options: argparse.Namespace, num_tokens: int
+) -> Contest:
     """Choose how cores are shared and the size of batches, for many sentences and for single ones."""
+    sources = files["stand-in" if entry.is_random else "all"]
     row, best, quickest = Row(entry.name, entry.label, beam), (0.0, Cell(0, 0, 0, 0), (1, 1)), (float("inf"), (1, 1))
     for share in entry.shares:
         # Less than a batch for each worker would leave some without work.
         count = max(options.trial_sentences, share[0] * max(options.batch_sizes))
         trial = workspace / "trial.txt"
-        write_lines(trial, spread(read_lines(files["all"]), count))
-        task = replace(task_of(entry, beam, trial, options), workers=share[0], threads=share[1])
+        write_lines(trial, spread(read_lines(sources), count))
+        task = replace(task_of(entry, beam, trial, options, num_tokens), workers=share[0], threads=share[1])
         told = take_turn(entry, task, workspace, options)
         for cell in from_json(told):
             row.trials.append(f"{share[0]} x {share[1]}, {cell.batch_size}: {cell.tokens_per_second:,.0f}")
@@ -207,8 +227,10 @@ def try_out(entry: Entry, beam: int, files: dict[str, Path], workspace: Path, op
     row.how = f"{workers} x {threads} threads, batches of {best[1].batch_size}"
     row.how_single = f"{single_workers * single_threads} threads"
     say(f"{entry.name}, beam {beam}: {best[0]:,.0f} tokens/s with {row.how}")
-    plain = replace(task_of(entry, beam, files["all"], options), seconds=options.seconds)
-    outputs = str(workspace / f"{entry.name}-{beam}.txt") if options.reference else ""
+    row.mean_tokens = best[1].tokens_per_second / best[1].sentences_per_second
+    plain = replace(task_of(entry, beam, sources, options, num_tokens), seconds=options.seconds)
+    has_bleu = options.reference and not entry.is_random
+    outputs = str(workspace / f"{entry.name}-{beam}.txt") if has_bleu else ""
     sizes = (best[1].batch_size,)
     task = replace(plain, workers=workers, threads=threads, batch_sizes=sizes, num_single=0, outputs=outputs)
     single = replace(
@@ -225,6 +247,7 @@ def take_part(contest: Contest, workspace: Path, options: argparse.Namespace) ->
     row.tokens_per_second.append(cell.tokens_per_second)
     row.sentences_per_second.append(cell.sentences_per_second)
     row.peak_bytes = max(row.peak_bytes, told["peak_bytes"])
+    row.loading.append(told["loaded"])
     row.num_wrong, row.versions = told["num_wrong"], told["versions"]
     if contest.task.outputs:
         num_lines = options.sentences if options.quick else None
@@ -279,6 +302,9 @@ def prepare(options: argparse.Namespace, workspace: Path) -> tuple[Path, dict[st
         lines = lines[: options.sentences]
         write_lines(files["all"], lines)
     write_lines(files["short"], sorted(lines, key=len)[:SHORT])
+    if options.model:
+        files["stand-in"] = workspace / "stand-in.txt"
+        write_lines(files["stand-in"], stand_in(model, lines))
     return model.absolute(), files
 
 
@@ -291,8 +317,10 @@ def compare(options: argparse.Namespace, workspace: Path) -> Report:
     contests: list[Contest] = []
     for entry in entries:
         for beam in options.beams:
+            ours = [contest.row.mean_tokens for contest in contests if contest.row.beam == beam]
+            num_tokens = round(ours[0]) if options.model and ours else options.tokens
             try:
-                contests.append(try_out(entry, beam, files, workspace, options))
+                contests.append(try_out(entry, beam, files, workspace, options, num_tokens))
             except UnavailableError as reason:
                 left_out[f"{entry.label}, beam {beam}"] = str(reason)
                 say(f"{entry.name}: {reason}")

@@ -68,6 +68,31 @@ def export(model: Path, folder: Path, kind: str) -> tuple[Path, str]:
     return export(model, folder, "float32")[0], "rounded when loaded"
 
 
+def sizes_of(model: Path) -> dict[str, int] | None:
+    """What is told to Hugging Face of a Transformer whose both sides have as many layers; None for other models."""
+    from malmoi.checkpoint import find_model, load_model
+
+    loaded = load_model(find_model(model))
+    config = loaded.config.model
+    if config.architecture != "transformer" or config.encoder_layers != config.decoder_layers:
+        return None
+    return {
+        "layers": config.encoder_layers,
+        "width": config.width,
+        "heads": config.heads,
+        "hidden": config.feed_forward,
+        "vocabulary": loaded.tokenizers.target.size,
+    }
+
+
+def stand_in(model: Path, lines: list[str]) -> list[str]:
+    """For each sentence one of as many words as the model's tokeniser makes tokens of it."""
+    from malmoi.checkpoint import find_model, load_model
+
+    tokenizer = load_model(find_model(model)).tokenizers.source
+    return [" ".join(f"w{word}" for word in tokenizer.encode(line)) for line in lines]
+
+
 def num_parameters(model: Path) -> int:
     """Weights of a model folder or a run folder."""
     from malmoi.checkpoint import find_model, load_model

@@ -20,7 +20,11 @@ class Row:
     sentences_per_second: list[float] = field(default_factory=list)
     single: list[list[float]] = field(default_factory=list)
     """Seconds of each single sentence, round by round."""
+    loading: list[float] = field(default_factory=list)
+    """Seconds from the start of a turn's imports to a model that is ready, once a round."""
     peak_bytes: int = 0
+    mean_tokens: float = 0.0
+    """Of an output, while sizes of batches were tried."""
     num_wrong: int = 0
     """Outputs that do not have the fixed length."""
     bleu: float | None = None
@@ -103,8 +107,9 @@ def as_markdown(report: Report) -> str:
 
 HEADER = (
     "| system | tokens/s, median | lowest | highest | times CTranslate2's best | sentences/s "
-    "| one sentence, ms, median | 95th percentile | times CTranslate2's quickest | highest memory, MB | BLEU |",
-    "|---|---|---|---|---|---|---|---|---|---|---|",
+    "| one sentence, ms, median | 95th percentile | times CTranslate2's quickest | loading, s, median "
+    "| highest memory, MB | BLEU |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -122,6 +127,7 @@ def table_row(report: Report, row: Row) -> str:
         f"{1000 * statistics.median(row.medians):.1f}",
         f"{1000 * percentile(every, 0.95):.1f}",
         f"{ratio(row.medians, quickest.medians):.2f}" if quickest else "",
+        f"{statistics.median(row.loading):.2f}",
         f"{row.peak_bytes / 2**20:,.0f}",
         "" if row.bleu is None else f"{row.bleu:.2f}",
     ]
