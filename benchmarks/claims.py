@@ -38,7 +38,8 @@ import torch
 from numpy.typing import NDArray
 from peers.machine import processor
 
-from malmoi.config import ModelConfig, RnnConfig, TrainingConfig, TransformerConfig
+from malmoi.config.model import ModelConfig, RnnConfig, TransformerConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq
@@ -46,7 +47,7 @@ from malmoi.report.charts import WIDE, Line, Ticks, key, line_chart
 from malmoi.report.comparison import read_part
 from malmoi.report.curves import number_label
 from malmoi.report.markup import table
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.step import Updater
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from malmoi.config import CleaningConfig, DataSource, TextConfig
+from malmoi.config.text import CleaningConfig, DataSource, TextConfig
 from malmoi.data.batch import Batch, collate
 from malmoi.data.batching import BatchPlan
 from malmoi.data.prepare import build_store, scan

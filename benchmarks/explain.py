@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from browser import Browser, find_browser
 from explain_toys import make_model
-from malmoi.config import TransformerConfig
+from malmoi.config.model import TransformerConfig
 from malmoi.explain import explain
 from malmoi.report.explanation import explanation_page
 

@@ -116,11 +116,12 @@ def serve(case: Case, seed: int) -> Measured:
     """One case, in the process that was made for it."""
     import numpy as np
 
-    from malmoi.config import TrainingConfig, TransformerConfig
+    from malmoi.config.model import TransformerConfig
+    from malmoi.config.training import TrainingConfig
     from malmoi.data.batch import Batch, batch_of_rows
     from malmoi.device import keep_freed_memory
     from malmoi.models.build import build_model
-    from malmoi.training.loss import ModelWithLoss
+    from malmoi.training.objective import ModelWithLoss
     from malmoi.training.optimizer import Adam, trainable_parameters
     from malmoi.training.step import Updater
 

@@ -21,7 +21,7 @@ from typing import Any
 from command import malmoi, table
 from peers.machine import describe
 
-from malmoi.config import DataSource
+from malmoi.config.text import DataSource
 from malmoi.text.corpus import open_corpus
 
 SHOWN = {"sentences": ("bleu", "chrf"), "strings": ("segment_error", "ser")}

@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from malmoi.config import TrainingConfig, TransformerConfig
+from malmoi.config.model import TransformerConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.device import keep_freed_memory
 from malmoi.models.build import build_model
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.parallel import distribute
 from malmoi.training.ranks import Ranks, join_ranks

@@ -18,7 +18,8 @@ from command import table
 from growth import Case
 from torch import nn
 
-from malmoi.config import RunConfig, TransformerConfig
+from malmoi.config.model import TransformerConfig
+from malmoi.config.run import RunConfig
 from malmoi.models.build import outline_model
 from malmoi.presets import preset_settings
 from malmoi.settings import build_config

@@ -1,7 +1,10 @@
 """Models with start values whose explanations and pages are looked at."""
 
 from malmoi.checkpoint import Model
-from malmoi.config import DecodingConfig, ModelConfig, StoredConfig, TextConfig
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.model import ModelConfig
+from malmoi.config.run import StoredConfig
+from malmoi.config.text import TextConfig
 from malmoi.models.build import build_model
 from malmoi.text.tokenizer import train_tokenizers
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from malmoi.config import RnnConfig, Stage
+from malmoi.config.model import RnnConfig
+from malmoi.config.text import Stage
 from malmoi.data import batching
 from malmoi.data.batch import Batch, collate
 from malmoi.data.store import Store, StoreWriter
@@ -28,7 +29,7 @@ from malmoi.log import configure_logging
 from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq
 from malmoi.training.agreement import Agreement
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.ranks import Ranks, join_ranks
 from malmoi.training.shards import whole
 from malmoi.training.signals import StopSignals
@@ -81,7 +82,7 @@ class RankRun(ToyRun):
         return {"bleu": sum(float(text.split()[1]) for text in self.texts)}
 
     def trainer(self, **overrides: Any) -> Trainer:
-        from malmoi.config import TrainingConfig
+        from malmoi.config.training import TrainingConfig
 
         self.network = self.build().double() if self.double else self.build()
         self.folder.mkdir(exist_ok=True)

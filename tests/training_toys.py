@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from malmoi.config import TrainingConfig, TransformerConfig
+from malmoi.config.model import TransformerConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq

@@ -29,7 +29,10 @@ def write_sentences(path: Path, count: int, seed: int) -> None:
 def make_model(folder: Path, size: str, seed: int) -> None:
     """A Transformer of the paper's kind with start values for weights, which seldom says `</s>`."""
     from malmoi.checkpoint import save_model
-    from malmoi.config import DecodingConfig, StoredConfig, TextConfig, TransformerConfig
+    from malmoi.config.decoding import DecodingConfig
+    from malmoi.config.model import TransformerConfig
+    from malmoi.config.run import StoredConfig
+    from malmoi.config.text import TextConfig
     from malmoi.models.build import build_model
     from malmoi.text.tokenizer import Tokenizers, train_tokenizer
 

@@ -87,7 +87,7 @@ def num_parameters(setting: Setting) -> int:
     """Weights of the model that is trained."""
     from pydantic import TypeAdapter
 
-    from malmoi.config import ModelConfig
+    from malmoi.config.model import ModelConfig
     from malmoi.models.build import count_parameters
     from malmoi.settings import parse_overrides
     from malmoi.text.tokenizer import Tokenizers

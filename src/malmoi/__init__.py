@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from malmoi.config import Device
+    from malmoi.config.training import Device
     from malmoi.translate import Translator
 
     __version__: str

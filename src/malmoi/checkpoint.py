@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from malmoi.config import ModelConfig, StoredConfig
+from malmoi.config.model import ModelConfig
+from malmoi.config.run import StoredConfig
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.files import TEMPORARY, flush, recover, replace_folder
 from malmoi.models.build import outline_model

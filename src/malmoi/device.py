@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never, get_args
 
-from malmoi.config import Device
+from malmoi.config.training import Device
 from malmoi.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from malmoi.config import RnnConfig, RunConfig, Table, TransformerConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
+from malmoi.config.run import RunConfig
+from malmoi.config.tables import Table
 from malmoi.errors import ConfigError
 
 Settings = dict[str, Any]

@@ -13,7 +13,8 @@ from typing import Any, cast, get_args
 from pydantic import ValidationError
 
 from malmoi.card import Card
-from malmoi.config import Metric, StoredConfig, higher_is_better
+from malmoi.config.run import StoredConfig
+from malmoi.config.training import Metric, higher_is_better
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.files import present
 from malmoi.settings import read_toml, validate

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from malmoi.config import DecodingConfig, Device
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.training import Device
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Request, Scorer
 from malmoi.decoding.search import search, search_config

@@ -21,10 +21,11 @@ import numpy as np
 import torch
 
 from malmoi.checkpoint import load_model, save_model
-from malmoi.config import ModelConfig, RnnConfig, TrainingConfig, TransformerConfig
+from malmoi.config.model import ModelConfig, RnnConfig, TransformerConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.models.build import build_model
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.schedule import learning_rate
 from malmoi.training.step import Updater

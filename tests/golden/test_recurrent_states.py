@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from malmoi.config import RnnConfig
+from malmoi.config.model import RnnConfig
 from malmoi.models.build import build_model
 
 STORED = Path(__file__).parent / "recurrent_states.json"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from malmoi.config import ModelConfig
+from malmoi.config.model import ModelConfig
 from malmoi.models.build import build_model
 from reference.models import NUM_IDS, small_rnn, small_transformer
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from malmoi.config import DecodingConfig, ModelConfig, RnnConfig, TrainingConfig, TransformerConfig
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.model import ModelConfig, RnnConfig, TransformerConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import collate
 from malmoi.data.batching import BatchPlan
 from malmoi.data.store import Store, StoreWriter
@@ -25,7 +27,7 @@ from malmoi.decoding.interface import Request
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.decoding.search import search
 from malmoi.models.build import build_model
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.schedule import learning_rate
 from malmoi.training.step import Updater

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_library import native_library
-from malmoi.config import DecodingConfig, Precision, TransformerConfig
+from malmoi.config.decoding import DecodingConfig, Precision
+from malmoi.config.model import TransformerConfig
 from malmoi.decoding import batch
 from malmoi.decoding.batch import SearchBatch
 from malmoi.decoding.beam import is_plain

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from malmoi.config import ModelConfig
+from malmoi.config.model import ModelConfig
 from malmoi.models.attention import StackedLinear
 from malmoi.models.interface import Seq2Seq
 from reference.models import MODELS, build, draw_batch, small_rnn, small_transformer

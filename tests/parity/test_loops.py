@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from malmoi.config import RnnConfig
+from malmoi.config.model import RnnConfig
 from malmoi.models import recurrent, rnn
 from malmoi.models.interface import Seq2Seq, Trace
 from malmoi.models.loops import HalfTurn, RunAttentive

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from malmoi.config import ModelConfig
+from malmoi.config.model import ModelConfig
 from malmoi.models.interface import DecoderState, Seq2Seq, Trace
 from reference.models import MODELS, NUM_IDS, TRANSFORMERS, build, draw_batch, reference_hidden, small_transformer
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from malmoi.config import ModelConfig
+from malmoi.config.model import ModelConfig
 from malmoi.models.interface import Seq2Seq, Trace
 from reference.models import MODELS, NUM_IDS, RNNS, build, draw_batch
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from malmoi.config import RunConfig
+from malmoi.config.run import RunConfig
 from malmoi.errors import ConfigError
 from malmoi.models.interface import Seq2Seq
 from malmoi.settings import validate

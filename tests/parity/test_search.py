@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Hypothesis, Ids, Request
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer

@@ -18,7 +18,7 @@ from malmoi.commands.compare_plan import CompareRequest, read_request
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.footprint import measure_run
 from malmoi.commands.trials import Footprint
-from malmoi.config import RnnConfig
+from malmoi.config.model import RnnConfig
 from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.evaluation.systems import compare_systems
 from malmoi.models.build import count_parameters

@@ -8,7 +8,7 @@ from browser import Browser
 from explain_toys import make_model
 from golden.make import MODEL
 from malmoi.checkpoint import load_model
-from malmoi.config import RnnConfig
+from malmoi.config.model import RnnConfig
 from malmoi.explain import explain
 from malmoi.report.explanation import explanation_page
 

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from malmoi.config import ModelConfig, RnnConfig, TransformerConfig
+from malmoi.config.model import ModelConfig, RnnConfig, TransformerConfig
 from malmoi.models.build import build_model
 from malmoi.models.interface import Seq2Seq
 from reference.recurrent import ReferenceRnn

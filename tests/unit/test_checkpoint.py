@@ -19,16 +19,10 @@ from torch import Tensor
 
 from malmoi import checkpoint
 from malmoi.checkpoint import average_models, find_model, load_model, refuse_pickle, save_model
-from malmoi.config import (
-    Cell,
-    DecodingConfig,
-    ModelConfig,
-    RnnAttention,
-    RnnConfig,
-    StoredConfig,
-    TextConfig,
-    TransformerConfig,
-)
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.model import Cell, ModelConfig, RnnAttention, RnnConfig, TransformerConfig
+from malmoi.config.run import StoredConfig
+from malmoi.config.text import TextConfig
 from malmoi.errors import CheckpointError
 from malmoi.files import write_atomically
 from malmoi.models.build import build_model

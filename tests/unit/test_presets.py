@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from malmoi.config import RnnConfig, TransformerConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
 from malmoi.errors import ConfigError
 from malmoi.presets import PRESETS, automatic_settings, kind_of_pairs, preset_settings, settings_for
 from malmoi.settings import build_config, merge, parse_overrides

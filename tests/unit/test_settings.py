@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from malmoi.config import RnnConfig, RunConfig, TransformerConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
+from malmoi.config.run import RunConfig
 from malmoi.errors import ConfigError
 from malmoi.settings import build_config, merge, parse_overrides, read_toml, to_toml
 
@@ -126,7 +127,7 @@ def test_a_config_written_reads_back_equal(settings: dict[str, Any], tmp_path: P
 def test_any_text_survives_toml(text: str) -> None:
     import tomllib
 
-    from malmoi.config import DataSource
+    from malmoi.config.text import DataSource
 
     assert tomllib.loads(to_toml(DataSource(pairs=text)))["pairs"] == text
 

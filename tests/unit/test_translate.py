@@ -14,7 +14,10 @@ import torch
 
 import malmoi
 from malmoi.checkpoint import save_model
-from malmoi.config import DecodingConfig, Precision, StoredConfig, TextConfig, TransformerConfig
+from malmoi.config.decoding import DecodingConfig, Precision
+from malmoi.config.model import TransformerConfig
+from malmoi.config.run import StoredConfig
+from malmoi.config.text import TextConfig
 from malmoi.decoding.interface import DecoderState, Integers, Memory, Numbers
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import CheckpointError, ConfigError, DataError

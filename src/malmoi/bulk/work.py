@@ -14,7 +14,7 @@ from typing import Any, Literal, assert_never
 
 import zstandard
 
-from malmoi.config import Device
+from malmoi.config.training import Device
 from malmoi.errors import MalmoiError
 from malmoi.log import get_logger
 from malmoi.translate import Translation, Translator

@@ -26,7 +26,8 @@ from malmoi.commands.translate import (
     widen_beam,
     writer,
 )
-from malmoi.config import DecodingConfig, Device
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.training import Device
 from malmoi.data.encoding import usable_cores
 from malmoi.data.inputs import check_inputs, record_inputs
 from malmoi.device import choose_device

@@ -33,7 +33,7 @@ from malmoi.commands.shared_data import (
 from malmoi.commands.systems import Plan, System, run_config, run_settings
 from malmoi.commands.train import train
 from malmoi.commands.trials import find_trial, make_trial, weights_hash
-from malmoi.config import RnnConfig
+from malmoi.config.model import RnnConfig
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.files import measure, write_atomically
 from malmoi.log import add_log_file, get_logger

@@ -12,7 +12,7 @@ from typing import Any, cast, get_args
 
 from malmoi.commands.plan import ORDINARY_FACTS, anchored, plain, split_words
 from malmoi.commands.systems import SYSTEMS, Plan, Rule, System, run_config
-from malmoi.config import RunConfig
+from malmoi.config.run import RunConfig
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.presets import LIMIT_KEYS, table_of
 from malmoi.settings import Settings, merge, parse_overrides, read_toml

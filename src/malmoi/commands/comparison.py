@@ -20,7 +20,10 @@ from malmoi.commands.material import Material, Validation
 from malmoi.commands.systems import Plan
 from malmoi.commands.train import reopen
 from malmoi.commands.trials import Footprint, Speed, Trial, measure_footprint, measure_speeds, picture_attention
-from malmoi.config import RnnConfig, RunConfig, TextConfig, higher_is_better
+from malmoi.config.model import RnnConfig
+from malmoi.config.run import RunConfig
+from malmoi.config.text import TextConfig
+from malmoi.config.training import higher_is_better
 from malmoi.device import choose_device, set_threads
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.evaluation.evaluate import default_metrics, default_symbols, text_metrics
@@ -218,7 +221,8 @@ def main_settings(config: RunConfig) -> dict[str, str]:
     """Settings of the model, and those of training and decoding that change what is learned, as words."""
     model = {f"model.{key}": value for key, value in config.model.model_dump(mode="json").items()}
     kept = (
-        *("batch_tokens", "optimizer", "lr", "schedule", "warmup_steps", "clip_norm", "label_smoothing", "precision"),
+        *("batch_tokens", "optimizer", "lr", "schedule", "warmup_steps", "clip_norm", "precision"),
+        *("label_smoothing", "consistency"),
         *("max_steps", "max_epochs", "max_target_tokens", "max_minutes", "validate_every", "best_metric", "average"),
     )
     training = {f"training.{key}": getattr(config.training, key) for key in kept}

@@ -12,7 +12,8 @@ from malmoi.commands.evaluate import read_test_set
 from malmoi.commands.plan import TrainRequest, read_given
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.train import Trained, train
-from malmoi.config import DataSource, RnnConfig
+from malmoi.config.model import RnnConfig
+from malmoi.config.text import DataSource
 from malmoi.evaluation.evaluate import Report, evaluate_model
 from malmoi.evaluation.references import References
 from malmoi.files import write_atomically

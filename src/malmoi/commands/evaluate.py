@@ -10,7 +10,8 @@ from typing import Any, cast, get_args
 
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.translate import decoding_options
-from malmoi.config import DataSource, Device, Metric
+from malmoi.config.text import DataSource
+from malmoi.config.training import Device, Metric
 from malmoi.errors import ConfigError, DataError
 from malmoi.evaluation.compare import Comparison, compare_outputs
 from malmoi.evaluation.evaluate import (

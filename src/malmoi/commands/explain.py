@@ -13,7 +13,7 @@ from typing import Any, cast, get_args
 from malmoi.checkpoint import load_model
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.translate import decoding_options
-from malmoi.config import Device
+from malmoi.config.training import Device
 from malmoi.device import choose_device, set_threads
 from malmoi.errors import ConfigError
 from malmoi.explain.alignment import Alignment, align

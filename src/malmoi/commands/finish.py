@@ -16,7 +16,8 @@ from malmoi.checkpoint import Model, average_models, load_model, save_model
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.material import Material, Validation
 from malmoi.commands.proof import write_proof
-from malmoi.config import Metric, RunConfig, StoredConfig
+from malmoi.config.run import RunConfig, StoredConfig
+from malmoi.config.training import Metric
 from malmoi.data.store import Store
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.device import choose_device

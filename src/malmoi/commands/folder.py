@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from malmoi.config import RunConfig
+from malmoi.config.run import RunConfig
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.files import TEMPORARY, try_lock
 from malmoi.settings import build_config, read_toml

@@ -20,7 +20,7 @@ from malmoi.data.batching import BatchPlan
 from malmoi.device import choose_device
 from malmoi.errors import CheckpointError
 from malmoi.models.build import build_model
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import model_with_loss
 from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.step import Updater
 
@@ -49,7 +49,7 @@ def measure_run(run: RunFolder) -> dict[str, int | None]:
     network = build_model(config.model, material.tokenizers.source.size, material.tokenizers.target.size).to(device)
     if training.recompute:
         network.recompute_layers()
-    model = ModelWithLoss(network, training.label_smoothing, bf16=training.precision == "bf16").train()
+    model = model_with_loss(network, training).train()
     parameters = trainable_parameters(network)
     updater = Updater(model, parameters, Adam(parameters, training), micro_batch_tokens=training.micro_batch_tokens)
     for number in range(NUM_UPDATES):

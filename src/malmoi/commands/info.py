@@ -11,7 +11,7 @@ from malmoi.card import Card
 from malmoi.checkpoint import Model, load_model
 from malmoi.commands.proof import check_proof
 from malmoi.commands.results import write_json, write_line
-from malmoi.config import RnnConfig
+from malmoi.config.model import RnnConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.log import get_logger
 from malmoi.translate import Translator

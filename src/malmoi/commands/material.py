@@ -15,7 +15,9 @@ from typing import Any, cast
 
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.progress import progress_bar
-from malmoi.config import CleaningConfig, DataSource, RunConfig, TransformerConfig
+from malmoi.config.model import TransformerConfig
+from malmoi.config.run import RunConfig
+from malmoi.config.text import CleaningConfig, DataSource
 from malmoi.data.encoding import usable_cores
 from malmoi.data.inputs import check_inputs, record_inputs
 from malmoi.data.prepare import Facts, Scan, SideFacts, build_store, hash_tokenizers, scan, source_ids_in

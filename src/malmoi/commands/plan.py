@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from malmoi.config import DataSource, RunConfig, Table
+from malmoi.config.run import RunConfig
+from malmoi.config.tables import Table
+from malmoi.config.text import DataSource
 from malmoi.data.prepare import Facts, SideFacts
 from malmoi.errors import ConfigError
 from malmoi.log import get_logger

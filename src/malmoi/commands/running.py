@@ -14,7 +14,7 @@ from malmoi.checkpoint import save_model
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.material import Material
 from malmoi.commands.progress import Bar
-from malmoi.config import RunConfig, StoredConfig
+from malmoi.config.run import RunConfig, StoredConfig
 from malmoi.data.batch import BatchMaker, ValidationBatches
 from malmoi.data.batching import BEGINNING, BatchPlan, in_order
 from malmoi.data.stream import BatchStream

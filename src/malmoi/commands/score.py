@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from malmoi.commands.results import write_json, write_line
-from malmoi.config import Device
+from malmoi.config.training import Device
 from malmoi.text.corpus import Pair, open_corpus, sources_from_words, whole_pairs
 from malmoi.translate import WINDOW_LINES, PairScore, Translator
 

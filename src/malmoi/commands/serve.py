@@ -12,7 +12,7 @@ from typing import cast
 from starlette.types import ASGIApp
 
 from malmoi.commands.results import write_json, write_line
-from malmoi.config import Device
+from malmoi.config.training import Device
 from malmoi.device import set_threads
 from malmoi.errors import ConfigError
 from malmoi.log import get_logger

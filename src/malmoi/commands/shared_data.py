@@ -26,7 +26,7 @@ from malmoi.commands.material import (
 )
 from malmoi.commands.plan import ORDINARY_FACTS, Given, plain
 from malmoi.commands.systems import Plan, run_config, run_settings, sources_of
-from malmoi.config import RunConfig
+from malmoi.config.run import RunConfig
 from malmoi.data.prepare import Scan
 from malmoi.errors import CheckpointError, DataError
 from malmoi.files import write_atomically

@@ -13,7 +13,8 @@ from typing import Any, cast
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.material import READY, Material, Validation, checked, open_material
 from malmoi.commands.plan import plain
-from malmoi.config import DataSource, RunConfig
+from malmoi.config.run import RunConfig
+from malmoi.config.text import DataSource
 from malmoi.data.store import Store
 from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.evaluation.references import References

@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from malmoi.config import DataSource, RnnConfig, RunConfig, Table, TransformerConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
+from malmoi.config.run import RunConfig
+from malmoi.config.tables import Table
+from malmoi.config.text import DataSource
 from malmoi.data.prepare import Facts
 from malmoi.presets import automatic_settings, settings_for, table_of
 from malmoi.settings import Settings, build_config, merge

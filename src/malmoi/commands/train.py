@@ -24,7 +24,8 @@ from malmoi.commands.progress import progress_bar
 from malmoi.commands.results import write_json, write_line
 from malmoi.commands.running import run_trainer
 from malmoi.commands.stores import check_stages, check_stores, note_stores, open_stores, stores_of
-from malmoi.config import DataSource, RunConfig, StoredConfig
+from malmoi.config.run import RunConfig, StoredConfig
+from malmoi.config.text import DataSource
 from malmoi.device import choose_device, keep_freed_memory, set_threads
 from malmoi.errors import CheckpointError, ConfigError
 from malmoi.evaluation.evaluate import Report

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from malmoi.commands.results import json_text, write_text
-from malmoi.config import DecodingConfig, Device
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.training import Device
 from malmoi.errors import ConfigError, DataError
 from malmoi.log import get_logger
 from malmoi.settings import parse_overrides

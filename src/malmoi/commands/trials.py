@@ -19,7 +19,7 @@ import numpy as np
 from malmoi.checkpoint import WEIGHTS_FILE
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.material import Validation
-from malmoi.config import RunConfig
+from malmoi.config.run import RunConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import DataError
 from malmoi.evaluation.evaluate import measure_likelihood

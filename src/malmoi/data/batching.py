@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from malmoi.config import Stage
+from malmoi.config.text import Stage
 from malmoi.data.batch import cut
 from malmoi.data.ranges import Ranges, exact, seen_in_epoch
 from malmoi.data.store import PAIRS_AT_ONCE, IntArray, Store

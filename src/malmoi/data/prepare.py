@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from malmoi.config import CleaningConfig
+from malmoi.config.text import CleaningConfig
 from malmoi.data.encoding import Chunk, Encoded, encode_in_order
 from malmoi.data.inputs import check_inputs, record_inputs
 from malmoi.data.store import (

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from malmoi.config import Table
+from malmoi.config.tables import Table
 from malmoi.errors import DataError
 from malmoi.files import TEMPORARY, former_of, hash_bytes, measure, replace_folder
 

@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.attention import AttentionRecord
 from malmoi.decoding.beam import BeamChooser
 from malmoi.decoding.constraints import Constraints

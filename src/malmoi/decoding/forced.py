@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.attention import AttentionRecord
 from malmoi.decoding.interface import IMPOSSIBLE, Floats, Hypothesis, Ids, Integers, Scorer
 from malmoi.decoding.scoring import Scoring

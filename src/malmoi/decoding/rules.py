@@ -14,7 +14,7 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.interface import IMPOSSIBLE, Flags, Integers, Numbers, Request
 
 NOTHING = -1

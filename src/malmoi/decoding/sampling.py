@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.candidates import stable_topk
 from malmoi.decoding.constraints import Constraints
 from malmoi.decoding.interface import Floats, Integers, Numbers

@@ -14,7 +14,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.interface import Floats, Integers, Numbers
 
 LEAST_COVERAGE = 1e-9

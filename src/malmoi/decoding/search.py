@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.batch import SearchBatch
 from malmoi.decoding.constraints import spellings
 from malmoi.decoding.interface import Hypothesis, Ids, Request, Scorer

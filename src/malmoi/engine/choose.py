@@ -9,7 +9,9 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from malmoi.config import Device, Precision, TransformerConfig
+from malmoi.config.decoding import Precision
+from malmoi.config.model import TransformerConfig
+from malmoi.config.training import Device
 from malmoi.decoding.interface import Scorer
 from malmoi.decoding.targets import WholeTargets
 from malmoi.device import choose_device, is_surely_cpu, set_threads

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from malmoi.config import TransformerConfig
+from malmoi.config.model import TransformerConfig
 from malmoi.engine.weights import LEARNED, Weights
 
 FIRST_POSITIONS = 256

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from malmoi.config import TransformerConfig
+from malmoi.config.model import TransformerConfig
 from malmoi.decoding.interface import (
     Best,
     Candidates,

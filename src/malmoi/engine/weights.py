@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize, safe_open
 
-from malmoi.config import Activation, Positions, TransformerConfig
+from malmoi.config.model import Activation, Positions, TransformerConfig
 from malmoi.engine.library import Shape
 
 Weights = Mapping[str, NDArray[np.float32]]

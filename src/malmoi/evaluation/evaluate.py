@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from malmoi.config import DecodingConfig, Metric
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.training import Metric
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import DataError
 from malmoi.evaluation.metrics import (

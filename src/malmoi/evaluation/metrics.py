@@ -18,7 +18,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from malmoi.config import WORD_ERROR_OF_SYMBOLS, higher_is_better
+from malmoi.config.run import WORD_ERROR_OF_SYMBOLS
+from malmoi.config.training import higher_is_better
 from malmoi.errors import ConfigError
 from malmoi.evaluation.distance import edit_distance
 from malmoi.evaluation.references import References

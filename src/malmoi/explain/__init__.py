@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from malmoi.checkpoint import Model
-    from malmoi.config import DecodingConfig
+    from malmoi.config.decoding import DecodingConfig
     from malmoi.explain.result import Explanation
     from malmoi.translate import Translator
 

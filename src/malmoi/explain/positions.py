@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from malmoi.config import Positions, TransformerConfig
+from malmoi.config.model import Positions, TransformerConfig
 from malmoi.decoding.interface import Ids
 from malmoi.explain.replay import evaluating
 from malmoi.explain.words import Side

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from malmoi.checkpoint import Model
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.interface import Hypothesis, Ids, Request
 from malmoi.decoding.scoring import Scoring
 from malmoi.errors import CheckpointError, ConfigError

@@ -12,7 +12,7 @@ Letters: S source tokens, T target tokens, D width, N heads, H size of a head (d
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from malmoi.config import ModelConfig, NormKind, RnnConfig, TransformerConfig
+from malmoi.config.model import ModelConfig, NormKind, RnnConfig, TransformerConfig
 
 Kind = Literal[
     "embedding",

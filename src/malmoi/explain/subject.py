@@ -12,7 +12,8 @@ from torch import Tensor
 
 from malmoi.card import Card
 from malmoi.checkpoint import Model, load_model
-from malmoi.config import DecodingConfig, Precision, RnnConfig, TransformerConfig
+from malmoi.config.decoding import DecodingConfig, Precision
+from malmoi.config.model import RnnConfig, TransformerConfig
 from malmoi.decoding.interface import DecoderState, Ids, Integers, Numbers
 from malmoi.decoding.scorer import ModelScorer, NetworkMemory, NetworkState
 from malmoi.engine.choose import fastest_scorer

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from malmoi.config import TokenizerKind
+from malmoi.config.text import TokenizerKind
 from malmoi.text.ids import END_ID, END_SYMBOL, SPACE_SYMBOL, START_SYMBOL
 from malmoi.text.tokenizer import Tokenizer
 

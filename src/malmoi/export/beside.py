@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from malmoi.checkpoint import TOKENIZER_FOLDER, Model
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.export.names import Names
 
 SETTINGS_FILE = "decoding.json"

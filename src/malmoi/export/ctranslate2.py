@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from malmoi.checkpoint import Model
-from malmoi.config import Activation, ModelConfig, Positions, RnnConfig
+from malmoi.config.model import Activation, ModelConfig, Positions, RnnConfig
 from malmoi.decoding.interface import Ids
 from malmoi.errors import ConfigError
 from malmoi.export.names import Names, ids_of

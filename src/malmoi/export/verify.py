@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Ids, Request, Scorer
 from malmoi.decoding.search import search

@@ -8,7 +8,7 @@ from typing import assert_never
 import torch
 from torch import Tensor, nn
 
-from malmoi.config import Activation, NormKind, NormPlace
+from malmoi.config.model import Activation, NormKind, NormPlace
 from malmoi.models.attention import StackedLinear
 from malmoi.models.dropout import Dropout
 from malmoi.models.interface import Output, Seq2Seq

@@ -8,7 +8,7 @@ from typing import assert_never
 import torch
 from torch import nn
 
-from malmoi.config import ModelConfig, RnnConfig, TransformerConfig
+from malmoi.config.model import ModelConfig, RnnConfig, TransformerConfig
 from malmoi.models.attention import CrossAttention, SelfAttention
 from malmoi.models.blocks import FeedForward, initialize
 from malmoi.models.dropout import RandomBits

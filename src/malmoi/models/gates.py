@@ -16,7 +16,7 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
-from malmoi.config import Cell
+from malmoi.config.model import Cell
 
 
 class Gates(ABC):

@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from malmoi.config import Tying
+from malmoi.config.model import Tying
 from malmoi.errors import ConfigError
 from malmoi.models.dropout import RandomBits
 

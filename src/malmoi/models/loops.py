@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from malmoi.config import Cell
+from malmoi.config.model import Cell
 from malmoi.models.gates import gates_of
 
 WIDEST_EXPONENT = 40.0

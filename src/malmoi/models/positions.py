@@ -3,8 +3,8 @@
 In: how many places there are, or queries and keys. Out: what is added to embeddings, scores and values, or turned.
 
 An encoding acts at the embeddings (`EmbeddingPositions`, one per side) or inside each self-attention
-(`AttentionPositions`, one per layer). A new one is a class here, a `Literal` in `config.py`, an arm in `build.py` and a
-row in the parity tests.
+(`AttentionPositions`, one per layer). A new one is a class here, a `Literal` in `config/model.py`, an arm in `build.py`
+and a row in the parity tests.
 
 Letters: B batch, N heads, T queries, S keys, H head size, D width, P distances.
 """

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from malmoi.config import Cell, RnnConfig
+from malmoi.config.model import Cell, RnnConfig
 from malmoi.models.attention import Mask, StackedLinear
 from malmoi.models.blocks import RecurrentLinear
 from malmoi.models.dropout import Dropout, RandomBits

@@ -22,7 +22,7 @@ from typing import assert_never
 import torch
 from torch import Tensor, nn
 
-from malmoi.config import RnnConfig
+from malmoi.config.model import RnnConfig
 from malmoi.models.attention import StackedLinear, length_mask
 from malmoi.models.dropout import Dropout, RandomBits
 from malmoi.models.interface import (

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from malmoi.config import TransformerConfig
+from malmoi.config.model import TransformerConfig
 from malmoi.models.attention import CrossAttention, Mask, SelfAttention, causal_mask, length_mask
 from malmoi.models.blocks import FeedForward, Residual, build_norm
 from malmoi.models.dropout import Dropout, RandomBits

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.batch import SearchBatch
 from malmoi.log import get_logger
 from malmoi.serving.limits import RefusedError, ServingConfig

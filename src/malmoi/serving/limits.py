@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from malmoi.config import Count, DecodingConfig, Table
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.tables import Count, Table
 from malmoi.errors import ConfigError
 from malmoi.settings import validate
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from malmoi.card import Card
-from malmoi.config import Device, StoredConfig
+from malmoi.config.run import StoredConfig
+from malmoi.config.training import Device
 from malmoi.decoding.batch import SearchBatch
 from malmoi.engine.choose import allows_threads
 from malmoi.errors import ConfigError

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast, get_args
 
-from malmoi.config import Metric, higher_is_better
+from malmoi.config.training import Metric, higher_is_better
 from malmoi.log import get_logger
 from malmoi.serving.limits import RefusedError, shown
 from malmoi.serving.run_files import MOST_INTEGER, maybe_read, open_inside, plain, whole_lines

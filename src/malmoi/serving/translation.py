@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.interface import Hypothesis, Request
 from malmoi.decoding.search import check_request, check_settings, search_config
 from malmoi.errors import ConfigError, DataError

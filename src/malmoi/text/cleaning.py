@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, Self
 
-from malmoi.config import CleaningConfig
+from malmoi.config.text import CleaningConfig
 from malmoi.text.corpus import Pair
 from malmoi.text.lines import is_blank, normalize, one_line
 

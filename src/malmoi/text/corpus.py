@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from malmoi.config import DataSource
+from malmoi.config.text import DataSource
 from malmoi.errors import ConfigError, DataError
 from malmoi.text.cmudict import PACKAGE_PREFIX, cmudict_file, parse_package, read_cmudict
 from malmoi.text.lines import describe, one_line, read_lines

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import sentencepiece
 
-from malmoi.config import TokenizerKind
+from malmoi.config.text import TokenizerKind
 from malmoi.errors import CheckpointError, DataError
 from malmoi.log import get_logger
 from malmoi.text.ids import (

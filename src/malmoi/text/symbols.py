@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from malmoi.config import TokenizerKind
+from malmoi.config.text import TokenizerKind
 from malmoi.errors import CheckpointError, DataError
 from malmoi.log import get_logger
 from malmoi.text.ids import END_ID, SPACE_SYMBOL, UNKNOWN_ID, control_name, decode_bytes, forbidden_ids

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, assert_never, cast, get_args
 
-from malmoi.config import TextConfig, TokenizerKind
+from malmoi.config.text import TextConfig, TokenizerKind
 from malmoi.errors import CheckpointError
 from malmoi.text.lines import normalize, one_line
 from malmoi.text.subwords import load_subwords, train_subwords

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from malmoi.config import Metric, higher_is_better
+from malmoi.config.training import Metric, higher_is_better
 from malmoi.files import TEMPORARY
 
 

@@ -16,9 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from malmoi.data.batch import Batch
-from malmoi.models.interface import Seq2Seq
-
 # A chunk of logits stays in the last level of a CPU's cache; an accelerator wants fewer and larger products.
 CPU_CHUNK_ELEMENTS = 2**22
 ACCELERATOR_CHUNK_ELEMENTS = 2**27
@@ -228,29 +225,3 @@ class ChunkPass:
             if self.grad_bias_V is not None:
                 self.grad_bias_V -= share * self.hidden_PD.shape[0]
         return self.grad_hidden_PD, self.grad_weight_VD, self.grad_bias_V
-
-
-class ModelWithLoss(nn.Module):
-    """A model and its loss as one module, so that whatever wraps modules sees the output layer used inside."""
-
-    def __init__(self, network: Seq2Seq, smoothing: float, *, bf16: bool = False) -> None:
-        super().__init__()
-        self.network = network
-        self.smoothing = smoothing
-        self.bf16 = bf16
-
-    def forward(self, batch: Batch) -> LossSum:
-        """Sums over the batch; teacher forcing: position t sees the target up to t and is asked for what follows."""
-        device_type = batch.source_BS.device.type
-        with torch.autocast(device_type, dtype=torch.bfloat16, enabled=self.bf16):
-            hidden_BTD = self.network(batch.source_BS, batch.source_lengths_B, batch.target_input_BT)
-        return fused_loss(
-            hidden_BTD,
-            batch.target_output_BT,
-            batch.target_lengths_B,
-            self.network.output_weight_VD,
-            self.network.output_bias_V,
-            self.smoothing,
-            product_type=torch.bfloat16 if self.bf16 else None,
-            num_tokens=batch.num_target_tokens,
-        )

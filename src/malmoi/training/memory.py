@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import Batch, batch_of_rows
 from malmoi.errors import ConfigError
 from malmoi.log import get_logger
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.ranks import Ranks
 
 # Of the memory that is free now; others need some too.

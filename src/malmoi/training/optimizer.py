@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.errors import ConfigError
 from malmoi.training.shards import like, own, put
 

@@ -6,7 +6,7 @@ In: where a run stands, and its limits. Out: a reason to stop, a share between 0
 from dataclasses import dataclass
 from typing import Literal
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.training.checkpoints import Checkpoint
 from malmoi.training.state import RunState
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from malmoi.config import ParallelKind
+from malmoi.config.training import ParallelKind
 from malmoi.models.interface import Seq2Seq
-from malmoi.training.loss import ModelWithLoss
 from malmoi.training.memory import probe_batch
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.ranks import Ranks
 from malmoi.training.shards import put, whole
 

@@ -8,7 +8,7 @@ factor that the run's state keeps.
 import math
 from typing import assert_never
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.errors import ConfigError
 
 

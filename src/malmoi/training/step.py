@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from malmoi.data.batch import Batch
 from malmoi.errors import ConfigError
 from malmoi.log import get_logger
-from malmoi.training.loss import ModelWithLoss
 from malmoi.training.memory import is_out_of_memory
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.optimizer import Adam, Parameters
 from malmoi.training.parallel import can_hold_back, gradients_stay
 from malmoi.training.ranks import ALONE, Ranks

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import Batch
 from malmoi.device import choose_device
 from malmoi.errors import ConfigError
@@ -25,9 +25,9 @@ from malmoi.models.interface import Seq2Seq
 from malmoi.training.agreement import Agreement
 from malmoi.training.checkpoints import Checkpoint, choose_kept, is_better, rank
 from malmoi.training.health import RESCUE_FACTOR, TrainingError, check_skips, check_validation
-from malmoi.training.loss import ModelWithLoss
 from malmoi.training.memory import choose_micro_batch
 from malmoi.training.meters import Meter, Row
+from malmoi.training.objective import model_with_loss
 from malmoi.training.optimizer import Adam, WeightAverage, freeze_parameters, trainable_parameters
 from malmoi.training.outcome import Outcome, Progress, Reason, limit_reached, share_done
 from malmoi.training.parallel import Whole, distribute
@@ -96,7 +96,7 @@ class Trainer:
             network.recompute_layers()
         is_sharded = ranks.count > 1 and config.parallel == "fsdp"
         self.whole = Whole(network, will_be_sharded=is_sharded and needs_text)
-        self.model = ModelWithLoss(network, config.label_smoothing, bf16=config.precision == "bf16")
+        self.model = model_with_loss(network, config)
         distributed = distribute(self.model, config.parallel, ranks, self.device)
         self.parameters = trainable_parameters(network)
         self.optimizer = Adam(self.parameters, config)

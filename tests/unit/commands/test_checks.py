@@ -7,7 +7,8 @@ import torch
 
 from malmoi.commands import train
 from malmoi.commands.translate import check_readable
-from malmoi.config import RnnConfig, RunConfig, TransformerConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
+from malmoi.config.run import RunConfig
 from malmoi.errors import ConfigError, DataError
 from malmoi.models.build import build_model, count_parameters
 

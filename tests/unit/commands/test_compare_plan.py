@@ -7,7 +7,7 @@ import pytest
 from malmoi.commands.compare_plan import CompareRequest, read_plan, read_request
 from malmoi.commands.plan import ORDINARY_FACTS
 from malmoi.commands.systems import Plan, run_config, run_settings
-from malmoi.config import RnnConfig, TransformerConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
 from malmoi.errors import ConfigError
 
 

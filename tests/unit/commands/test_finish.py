@@ -13,7 +13,10 @@ from malmoi.commands.finish import finish
 from malmoi.commands.folder import RunFolder
 from malmoi.commands.material import Material, Validation
 from malmoi.commands.plan import ORDINARY_FACTS
-from malmoi.config import RunConfig, StoredConfig, TextConfig, TrainingConfig, TransformerConfig
+from malmoi.config.model import TransformerConfig
+from malmoi.config.run import RunConfig, StoredConfig
+from malmoi.config.text import TextConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.errors import CheckpointError
 from malmoi.evaluation.references import References
 from malmoi.models.build import build_model

@@ -14,7 +14,8 @@ import pytest
 from malmoi.commands import material as material_module
 from malmoi.commands.folder import RunFolder, alone_in, claim_folder
 from malmoi.commands.material import Material, Validation, make_material, open_corpora, open_material, scan_corpora
-from malmoi.config import DataSource, RunConfig
+from malmoi.config.run import RunConfig
+from malmoi.config.text import DataSource
 from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.evaluation.references import References
 from malmoi.settings import build_config

@@ -13,7 +13,8 @@ from malmoi.commands.plan import TrainRequest, read_given
 from malmoi.commands.prepare import run_prepare
 from malmoi.commands.stores import check_stages, check_stores, note_stores, open_stores, stores_of
 from malmoi.commands.train import train
-from malmoi.config import DataSource, RunConfig, Stage
+from malmoi.config.run import RunConfig
+from malmoi.config.text import DataSource, Stage
 from malmoi.data.store import Store
 from malmoi.errors import ConfigError, DataError
 

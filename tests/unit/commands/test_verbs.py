@@ -9,7 +9,7 @@ import typer.main
 
 from malmoi.commands import verbs
 from malmoi.commands.main import VERBS, app
-from malmoi.config import Metric
+from malmoi.config.training import Metric
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from malmoi.config import CleaningConfig, DataSource
+from malmoi.config.text import CleaningConfig, DataSource
 from malmoi.data import encoding
 from malmoi.data.batching import BatchPlan
 from malmoi.data.encoding import Workers, encode_in_order

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from malmoi.config import CleaningConfig, DataSource
+from malmoi.config.text import CleaningConfig, DataSource
 from malmoi.data.prepare import Sample, scan
 from malmoi.text.corpus import Corpus, open_corpus
 

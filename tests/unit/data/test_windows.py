@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.reference.order import Sizes, windows_of_epoch
 
-from malmoi.config import Stage
+from malmoi.config.text import Stage
 from malmoi.data import batching
 from malmoi.data.batch import Batch, collate
 from malmoi.data.batching import BatchPlan, Place

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.batch import SearchBatch
 from malmoi.decoding.interface import Hypothesis, Ids, Request
 from malmoi.decoding.scorer import ModelScorer

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.banks import allot
 from malmoi.decoding.constraints import Constraints, PhraseAutomaton, spellings
 from malmoi.decoding.interface import Phrase, Request

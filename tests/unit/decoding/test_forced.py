@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import IMPOSSIBLE
 from malmoi.errors import CheckpointError, ConfigError, DataError

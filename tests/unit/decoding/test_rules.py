@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.interface import IMPOSSIBLE, Request
 from malmoi.decoding.rules import NO_IDS, ForbiddenIds, ForcedPrefix, Limits, MinimumLength, NoRepeat
 from malmoi.decoding.search import check_request

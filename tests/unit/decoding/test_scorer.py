@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from malmoi.config import DecodingConfig, RnnConfig
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.model import RnnConfig
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Request
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine_library import folder_with_library, native_library
-from malmoi.config import RnnConfig, TransformerConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.engine import library
 from malmoi.engine.choose import fastest_scorer

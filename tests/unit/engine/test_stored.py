@@ -14,7 +14,10 @@ from safetensors.torch import load_file, save_file
 from engine_library import folder_with_library, native_library
 from golden.make import MODEL
 from malmoi.checkpoint import save_model, untie
-from malmoi.config import DecodingConfig, Precision, StoredConfig, TextConfig, TransformerConfig
+from malmoi.config.decoding import DecodingConfig, Precision
+from malmoi.config.model import TransformerConfig
+from malmoi.config.run import StoredConfig
+from malmoi.config.text import TextConfig
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
 from malmoi.device import is_surely_cpu
 from malmoi.engine import choose

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from malmoi.checkpoint import load_model, save_model
-from malmoi.config import DecodingConfig, Positions, StoredConfig, TextConfig, TransformerConfig
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.model import Positions, TransformerConfig
+from malmoi.config.run import StoredConfig
+from malmoi.config.text import TextConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import DataError
 from malmoi.evaluation.evaluate import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from malmoi.config import ModelConfig
+from malmoi.config.model import ModelConfig
 from malmoi.explain.positions import compare_order, encoding, reorder
 from malmoi.explain.words import Side
 from malmoi.models.positions import sines_and_cosines

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from malmoi.config import ModelConfig
+from malmoi.config.model import ModelConfig
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.explain.influence import drops, without
 from malmoi.explain.replay import replay

@@ -11,7 +11,10 @@ import torch
 from engine_library import native_library
 from golden.make import MODEL
 from malmoi.checkpoint import Model, load_model
-from malmoi.config import DecodingConfig, ModelConfig, StoredConfig, TextConfig
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.model import ModelConfig
+from malmoi.config.run import StoredConfig
+from malmoi.config.text import TextConfig
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
 from malmoi.engine.scorer import EngineScorer
 from malmoi.errors import CheckpointError, ConfigError, DataError

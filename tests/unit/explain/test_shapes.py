@@ -2,7 +2,7 @@
 
 import pytest
 
-from malmoi.config import ModelConfig, TransformerConfig
+from malmoi.config.model import ModelConfig, TransformerConfig
 from malmoi.explain.shapes import count_multiply_adds, count_parameters, model_boxes
 from malmoi.models.build import count_parameters as count_really
 from reference.models import MODELS

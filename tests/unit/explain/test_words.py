@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from malmoi.config import TextConfig, TokenizerKind
+from malmoi.config.text import TextConfig, TokenizerKind
 from malmoi.explain.words import Side, group, make_side, merge
 from malmoi.text.ids import END_ID
 from malmoi.text.tokenizer import train_tokenizers

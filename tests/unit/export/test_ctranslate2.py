@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from malmoi.checkpoint import Model, load_model
-from malmoi.config import DecodingConfig, RnnConfig, StoredConfig, TextConfig, TransformerConfig
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
+from malmoi.config.run import StoredConfig
+from malmoi.config.text import TextConfig
 from malmoi.decoding.forced import force
 from malmoi.decoding.scorer import ModelScorer
 from malmoi.errors import CheckpointError, ConfigError

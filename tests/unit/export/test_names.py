@@ -2,7 +2,7 @@
 
 import pytest
 
-from malmoi.config import TextConfig
+from malmoi.config.text import TextConfig
 from malmoi.export.names import Names
 from malmoi.text.tokenizer import train_tokenizers
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from malmoi.checkpoint import load_model
-from malmoi.config import DecodingConfig, TextConfig
+from malmoi.config.decoding import DecodingConfig
+from malmoi.config.text import TextConfig
 from malmoi.decoding.scoring import Scoring
 from malmoi.export import standalone
 from malmoi.export.folder import export_ctranslate2

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from malmoi.config import TextConfig, TransformerConfig
+from malmoi.config.model import TransformerConfig
+from malmoi.config.text import TextConfig
 from malmoi.decoding.forced import force
 from malmoi.decoding.interface import Ids
 from malmoi.decoding.scorer import ModelScorer

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from malmoi.config import ModelConfig, TransformerConfig
+from malmoi.config.model import ModelConfig, TransformerConfig
 from malmoi.errors import ConfigError
 from malmoi.models.build import build_model, plan_positions
 from malmoi.models.dropout import RandomBits

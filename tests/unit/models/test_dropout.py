@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from malmoi.config import RnnConfig, TransformerConfig
+from malmoi.config.model import RnnConfig, TransformerConfig
 from malmoi.models.build import build_model
 from malmoi.models.dropout import Dropout, RandomBits
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from malmoi.config import TransformerConfig
+from malmoi.config.model import TransformerConfig
 from malmoi.errors import DataError
 from malmoi.models.build import build_model
 from malmoi.models.positions import (

@@ -15,7 +15,7 @@ import torch
 from explain_toys import make_model
 from golden.make import MODEL
 from malmoi.checkpoint import Model
-from malmoi.config import TransformerConfig
+from malmoi.config.model import TransformerConfig
 from malmoi.explain import explain
 from malmoi.explain.replay import replay
 from malmoi.explain.result import Explanation

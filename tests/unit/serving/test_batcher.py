@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.batch import SearchBatch
 from malmoi.decoding.interface import Hypothesis, Ids, Request
 from malmoi.serving.batcher import Batcher

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.serving.limits import LEAST_LOG_PROBABILITY, RefusedError, ServingConfig, bounded_options, finite, settle
 
 LIMITS = ServingConfig()

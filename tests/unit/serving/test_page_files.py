@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from explain_toys import make_model
-from malmoi.config import TransformerConfig
+from malmoi.config.model import TransformerConfig
 from malmoi.explain import explain
 from malmoi.report.explanation import explanation_page
 from malmoi.serving.page_files import page_files, page_policy

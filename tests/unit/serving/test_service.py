@@ -5,7 +5,7 @@ import math
 from types import SimpleNamespace
 from typing import Any, cast
 
-from malmoi.config import DecodingConfig
+from malmoi.config.decoding import DecodingConfig
 from malmoi.decoding.interface import Request as Wanted
 from malmoi.serving.service import Service, Watched
 from malmoi.serving.tickets import Group, Ticket

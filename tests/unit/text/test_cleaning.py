@@ -6,7 +6,7 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malmoi.config import CleaningConfig
+from malmoi.config.text import CleaningConfig
 from malmoi.text.cleaning import EXPLANATIONS, CleaningReport, Reason, clean_pairs
 from malmoi.text.corpus import Pair
 from malmoi.text.split import held_out

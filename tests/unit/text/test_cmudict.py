@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from malmoi.config import DataSource
+from malmoi.config.text import DataSource
 from malmoi.errors import DataError
 from malmoi.text import cmudict
 from malmoi.text.cmudict import cmudict_references, parse_package, part_of, read_cmudict

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from malmoi.config import DataSource
+from malmoi.config.text import DataSource
 from malmoi.errors import ConfigError, DataError
 from malmoi.text.corpus import open_corpus, sources_from_words, whole_pairs
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from malmoi.config import TextConfig, TokenizerKind
+from malmoi.config.text import TextConfig, TokenizerKind
 from malmoi.errors import CheckpointError, DataError
 from malmoi.text.tokenizer import Tokenizer, Tokenizers, tokenizer_from_files, train_tokenizer, train_tokenizers
 

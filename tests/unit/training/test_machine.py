@@ -13,7 +13,7 @@ from malmoi.data.batch import Batch
 from malmoi.device import choose_device, set_threads
 from malmoi.errors import ConfigError
 from malmoi.training import memory
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.surroundings import describe_surroundings
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.training_toys import toy_network
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.errors import ConfigError
 from malmoi.training.optimizer import (
     Adam,
@@ -104,8 +104,8 @@ def test_no_compiler_is_loaded() -> None:
     code = """if True:
         import sys
         from tests.training_toys import toy_batch, toy_network, toy_pairs
-        from malmoi.config import TrainingConfig
-        from malmoi.training.loss import ModelWithLoss
+        from malmoi.config.training import TrainingConfig
+        from malmoi.training.objective import ModelWithLoss
         from malmoi.training.optimizer import Adam, WeightAverage, trainable_parameters
         from malmoi.training.step import Updater
         network = toy_network()

@@ -13,10 +13,10 @@ import torch
 from tests.training_toys import toy_batch, toy_network, toy_pairs
 from torch.distributed import HashStore
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.errors import ConfigError, DataError
-from malmoi.training.loss import ModelWithLoss
 from malmoi.training.memory import choose_micro_batch
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.parallel import Whole
 from malmoi.training.ranks import ALONE, RankError, Ranks, is_loss, join_ranks
 from malmoi.training.resume import name_differences

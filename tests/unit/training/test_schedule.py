@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.errors import ConfigError
 from malmoi.training.schedule import learning_rate, peak_rate
 

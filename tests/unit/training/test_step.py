@@ -7,9 +7,9 @@ import torch
 from tests.training_toys import limit_memory, toy_batch, toy_network, toy_pairs
 from torch import Tensor
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.errors import ConfigError
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.optimizer import Adam, trainable_parameters
 from malmoi.training.ranks import Ranks
 from malmoi.training.step import Updater

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.training_toys import ToyRun
 
-from malmoi.config import TrainingConfig
+from malmoi.config.training import TrainingConfig
 from malmoi.errors import ConfigError
 from malmoi.models.interface import Seq2Seq
 from malmoi.training.health import TrainingError

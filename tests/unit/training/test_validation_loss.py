@@ -11,7 +11,7 @@ from tests.training_toys import ToyRun, toy_batch, toy_network, toy_pairs
 from malmoi.data.batch import Batch
 from malmoi.errors import DataError
 from malmoi.training.agreement import Agreement
-from malmoi.training.loss import ModelWithLoss
+from malmoi.training.objective import ModelWithLoss
 from malmoi.training.ranks import Ranks
 from malmoi.training.signals import StopSignals
 from malmoi.training.validation import Validation, validate

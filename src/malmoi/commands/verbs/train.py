@@ -9,6 +9,15 @@ from malmoi.commands.options import DATA_HELP, Config, Json, Preset, Quiet, Vali
 from malmoi.log import configure_logging
 
 
+def tell_settings(is_wanted: bool) -> None:
+    """Print what may be set, and stop."""
+    if is_wanted:
+        from malmoi.config.meanings import settings_as_toml
+
+        typer.echo(settings_as_toml(), nl=False)
+        raise typer.Exit
+
+
 def train(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Run folder; training resumes by itself when it holds a run.")
@@ -23,6 +32,15 @@ def train(
         Path | None, typer.Option(metavar="MODEL", help="Start from the weights of this model, with its vocabulary.")
     ] = None,
     workers: Workers = 0,
+    settings: Annotated[
+        bool,
+        typer.Option(
+            "--settings",
+            is_eager=True,
+            callback=tell_settings,
+            help="Print every setting with its default and what it means, and stop.",
+        ),
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
