@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from malmoi.engine.library import Library, build, find_library, maybe_compiler
+from malmoi.engine.library import Library, find_library
+from malmoi.native.library import build, maybe_compiler
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from malmoi.engine.library import source_files
+from malmoi.native.library import source_files
 
 SOURCE = Path(__file__).parents[2] / "src" / "malmoi"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -23,6 +23,7 @@ ORDER = (
     "settings",
     "presets",
     "device",
+    "native",
     "text",
     "stored",
     "data",

@@ -33,9 +33,9 @@ class Finding:
 def run_doctor(*, build: bool, as_json: bool) -> None:
     """Print all findings; `ConfigError` where the native code was asked for and cannot be built."""
     if build:
-        from malmoi.engine.library import build as build_library
+        from malmoi.native.library import build as build_library
 
-        get_logger().info("compiling the engine's native code; this takes some seconds")
+        get_logger().info("compiling the native code; this takes some seconds")
         build_library()
     findings = [look(name, check) for name, check in CHECKS.items()]
     if as_json:
@@ -135,14 +135,15 @@ def processor_flags() -> set[str]:
 
 
 def check_compiler() -> tuple[str, str]:
-    from malmoi.engine.library import maybe_compiler
+    from malmoi.native.library import maybe_compiler
 
     found = maybe_compiler()
     return (found, "") if found else ("none", "GCC or Clang is needed for malmoi doctor --build alone")
 
 
 def check_engine() -> tuple[str, str]:
-    from malmoi.engine.library import find_library, library_path, other_builds
+    from malmoi.engine.library import find_library
+    from malmoi.native.library import library_path, other_builds
 
     library, path = find_library(), library_path()
     if library is not None:

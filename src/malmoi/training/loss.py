@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from malmoi.native.training import Addresses, OutputLayer
+
 # A chunk of logits stays in the last level of a CPU's cache; an accelerator wants fewer and larger products.
 CPU_CHUNK_ELEMENTS = 2**22
 ACCELERATOR_CHUNK_ELEMENTS = 2**27
@@ -75,12 +77,14 @@ def fused_loss(
     chunk_rows: int = 0,
     product_type: torch.dtype | None = None,
     num_tokens: int | None = None,
+    maybe_native: OutputLayer | None = None,
 ) -> LossSum:
     """`smoothed_loss` in chunks of rows, with the gradient made in the same pass.
 
     Logits exist for `chunk_rows` positions at a time (0: as many as suit the device), and padding is never multiplied.
     `product_type` rounds both sides of the matrix products (bf16); sums and the softmax stay in the weight's type.
-    `num_tokens` is the sum of the lengths where the caller knows it.
+    `num_tokens` is the sum of the lengths where the caller knows it. `maybe_native` makes the scores of fp32 on a CPU,
+    and what softmax makes of them.
     """
     real_P = real_positions(target_lengths_B, target_BT.shape[1], num_tokens)
     hidden_PD = hidden_BTD.flatten(0, 1).index_select(0, real_P)
@@ -90,7 +94,7 @@ def fused_loss(
     wants_gradient = torch.is_grad_enabled()
     # torch types `apply` of an autograd function as untyped.
     outputs: tuple[Tensor, Tensor] = ChunkedLoss.apply(  # pyright: ignore[reportAssignmentType]
-        hidden_PD, target_P, weight_VD, bias_V, smoothing, rows, kind, wants_gradient
+        hidden_PD, target_P, weight_VD, bias_V, smoothing, rows, kind, wants_gradient, maybe_native
     )
     return LossSum(outputs[0], outputs[1], target_P.numel())
 
@@ -115,10 +119,13 @@ class ChunkedLoss(torch.autograd.Function):
         chunk_rows: int,
         product_type: torch.dtype,
         wants_gradient: bool,
+        maybe_native: OutputLayer | None,
     ) -> tuple[Tensor, Tensor]:
         # Autocast would round the sums too; the products' type is chosen by hand.
         with torch.autocast(hidden_PD.device.type, enabled=False):
             pass_over = ChunkPass(hidden_PD, weight_VD, bias_V, smoothing, product_type, wants_gradient)
+            if maybe_native is not None and is_native(hidden_PD, weight_VD, bias_V, product_type):
+                pass_over.prepare(maybe_native, target_P)
             for start in range(0, target_P.shape[0], chunk_rows):
                 pass_over.add(start, target_P[start : start + chunk_rows])
             gradients = pass_over.finish() if wants_gradient else (None, None, None)
@@ -139,7 +146,19 @@ class ChunkedLoss(torch.autograd.Function):
             None if made is None or loss_gradient is None or not needed else made * loss_gradient.to(made.dtype)
             for made, needed in zip(saved, wanted, strict=True)
         )
-        return hidden, None, weight, bias, None, None, None, None
+        return hidden, None, weight, bias, None, None, None, None, None
+
+
+def is_native(hidden_PD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, product_type: torch.dtype) -> bool:
+    """Whether native code can take these: fp32 on a CPU, one row behind the other."""
+    tensors = [hidden_PD, weight_VD, *([] if bias_V is None else [bias_V])]
+    return product_type == torch.float32 and all(
+        type(one) in (Tensor, nn.Parameter)
+        and one.device.type == "cpu"
+        and one.dtype == torch.float32
+        and one.is_contiguous()
+        for one in tensors
+    )
 
 
 class ChunkPass:
@@ -169,15 +188,31 @@ class ChunkPass:
         self.bias_sum = bias_V.sum() if bias_V is not None else weight_VD.new_zeros(())
         self.loss, self.nll = weight_VD.new_zeros(()), weight_VD.new_zeros(())
         self.buffer = weight_VD.new_empty(0)
+        self.maybe_native: OutputLayer | None = None
         self.wants_gradient = wants_gradient
         if wants_gradient:
             self.grad_hidden_PD = torch.empty_like(hidden_PD)
             self.grad_weight_VD = torch.zeros_like(weight_VD)
             self.grad_bias_V = torch.zeros_like(bias_V) if bias_V is not None else None
 
+    def prepare(self, native: OutputLayer, target_P: Tensor) -> None:
+        """Let native code make the scores; `IndexError` for targets that are no class."""
+        if target_P.numel() and not (int(target_P.min()) >= 0 and int(target_P.max()) < self.num_classes):
+            raise IndexError(f"a target is not among the {self.num_classes} classes")
+        bias = None if self.bias_V is None else self.bias_V.data_ptr()
+        native.pack(self.weight_VD.data_ptr(), bias, *self.weight_VD.shape)
+        self.maybe_native = native
+
     def add(self, start: int, target_R: Tensor) -> None:
         """Rows `start`, `start` + 1, ... whose right symbols are `target_R`."""
         rows = slice(start, start + target_R.shape[0])
+        if self.maybe_native is not None:
+            self.add_natively(self.maybe_native, rows, target_R)
+        else:
+            self.add_by_torch(rows, target_R)
+
+    def add_by_torch(self, rows: slice, target_R: Tensor) -> None:
+        """Scores, softmax and loss of some rows, and their part of the gradient."""
         hidden_RD = self.hidden_PD[rows].to(self.product_type)
         logits_RV = self.logits(hidden_RD)
         largest_R1 = logits_RV.amax(1, keepdim=True)
@@ -194,6 +229,20 @@ class ChunkPass:
         if self.wants_gradient:
             unnormalised_RV.scatter_add_(1, target_R.unsqueeze(1), ((self.smoothing - 1) * total_R).unsqueeze(1))
             self.add_gradient(rows, unnormalised_RV.to(self.product_type), 1 / total_R)
+
+    def add_natively(self, native: OutputLayer, rows: slice, target_R: Tensor) -> None:
+        """The same with all but the products of the gradient in native code."""
+        hidden_RD, count = self.hidden_PD[rows], target_R.shape[0]
+        if self.buffer.shape[0] < count:
+            self.buffer = hidden_RD.new_empty(count, native.stride)
+        inverse_R = hidden_RD.new_empty(count)
+        arrays = Addresses(*(one.data_ptr() for one in (hidden_RD, target_R, self.buffer, inverse_R)))
+        nll, level = native.loss(arrays, count, self.smoothing)
+        self.nll += nll
+        mean = (hidden_RD @ self.weight_sum_D + self.bias_sum).sum() / self.num_classes
+        self.loss += (1 - self.smoothing) * nll + self.smoothing * (level - mean)
+        if self.wants_gradient:
+            self.add_gradient(rows, self.buffer[:count, : self.num_classes], inverse_R)
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
         """The chunk's logits in the type of the sums, in memory that every chunk uses again."""

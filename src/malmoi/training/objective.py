@@ -10,6 +10,7 @@ from torch import nn
 from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import Batch
 from malmoi.models.interface import Seq2Seq
+from malmoi.native.training import OutputLayer, find_output_layer
 from malmoi.training.consistency import consistent_loss
 from malmoi.training.loss import LossSum, fused_loss
 
@@ -17,8 +18,18 @@ from malmoi.training.loss import LossSum, fused_loss
 class ModelWithLoss(nn.Module):
     """A model and its loss as one module, so that whatever wraps modules sees the output layer used inside."""
 
-    def __init__(self, network: Seq2Seq, smoothing: float, *, bf16: bool = False, consistency: float = 0.0) -> None:
+    def __init__(
+        self,
+        network: Seq2Seq,
+        smoothing: float,
+        *,
+        bf16: bool = False,
+        consistency: float = 0.0,
+        maybe_native: OutputLayer | None = None,
+    ) -> None:
+        """`maybe_native`: what makes the scores of fp32 on a CPU faster."""
         super().__init__()
+        self.maybe_native = maybe_native
         self.network = network
         self.smoothing = smoothing
         self.bf16 = bf16
@@ -53,11 +64,23 @@ class ModelWithLoss(nn.Module):
                 product_type=product_type,
                 num_tokens=batch.num_target_tokens,
             )
-        return fused_loss(hidden_BTD, *common, product_type=product_type, num_tokens=batch.num_target_tokens)
+        return fused_loss(
+            hidden_BTD,
+            *common,
+            product_type=product_type,
+            num_tokens=batch.num_target_tokens,
+            maybe_native=self.maybe_native,
+        )
 
 
 def model_with_loss(network: Seq2Seq, config: TrainingConfig) -> ModelWithLoss:
-    """A model and the loss that the settings ask for."""
+    """A model and the loss that the settings ask for, with native code where it was built."""
+    weight = network.output_weight_VD
+    is_native = weight.device.type == "cpu" and weight.dtype == torch.float32 and config.precision == "fp32"
     return ModelWithLoss(
-        network, config.label_smoothing, bf16=config.precision == "bf16", consistency=config.consistency
+        network,
+        config.label_smoothing,
+        bf16=config.precision == "bf16",
+        consistency=config.consistency,
+        maybe_native=find_output_layer(torch.get_num_threads()) if is_native else None,
     )

@@ -8,10 +8,15 @@ from importlib.metadata import version
 
 import torch
 
+from malmoi.native.library import find_library_path
+
 
 def describe_surroundings(device: torch.device, num_ranks: int = 1) -> dict[str, str]:
     """What decides the last digits of a result beside data, settings and seed."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else torch.backends.cpu.get_cpu_capability()
+    maybe_native = find_library_path() if device.type == "cpu" else None
+    if maybe_native is not None:
+        name = f"{name}, {maybe_native.stem}"
     return {
         "malmoi": version("malmoi"),
         "python": platform.python_version(),

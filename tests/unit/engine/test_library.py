@@ -10,12 +10,13 @@ import torch
 from engine_library import folder_with_library, native_library
 from malmoi.config.model import RnnConfig, TransformerConfig
 from malmoi.decoding.scorer import ModelScorer
-from malmoi.engine import library
 from malmoi.engine.choose import fastest_scorer
-from malmoi.engine.library import build, find_library, library_path, other_builds
+from malmoi.engine.library import find_library
 from malmoi.engine.scorer import EngineScorer, StepsAlone
 from malmoi.errors import ConfigError
 from malmoi.models.build import build_model
+from malmoi.native import library
+from malmoi.native.library import build, library_path, other_builds
 
 
 def test_what_was_built_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

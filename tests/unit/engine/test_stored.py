@@ -21,13 +21,13 @@ from malmoi.config.text import TextConfig
 from malmoi.decoding.scorer import EnsembleScorer, ModelScorer
 from malmoi.device import is_surely_cpu
 from malmoi.engine import choose
-from malmoi.engine.library import library_path
 from malmoi.engine.positions import PositionTable
 from malmoi.engine.scorer import EngineScorer, StepsAlone
 from malmoi.engine.weights import Sizes, read_weights, shapes
 from malmoi.errors import CheckpointError, ConfigError, DataError
 from malmoi.models.build import build_model, outline_model, plan_positions
 from malmoi.models.positions import RotaryPositions
+from malmoi.native.library import library_path
 from malmoi.stored import WEIGHTS_FILE, read_stored
 from malmoi.text.tokenizer import train_tokenizers
 from malmoi.translate import Translator
