@@ -1,25 +1,36 @@
 """The loss in native code: equal to the formula, to torch's own way, and to itself; never where it does not fit."""
 
+import copy
 import math
 from collections.abc import Callable
 
 import pytest
 import torch
 from tests.training_toys import toy_batch, toy_network, toy_pairs
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine_library import folder_with_library, native_library
 from malmoi.config.training import TrainingConfig
-from malmoi.native.training import OutputLayer, find_output_layer
+from malmoi.models.attention import Mask, SelfAttention, attend, causal_mask, length_mask
+from malmoi.models.blocks import Residual
+from malmoi.models.dropout import Dropout, RandomBits
+from malmoi.models.interface import Trace
+from malmoi.models.kernels import add_and_norm, attend_cross, attend_self
+from malmoi.models.transformer import use_native_code
+from malmoi.native.training import OutputLayer, TrainingCode, find_training_code
 from malmoi.training.loss import LossSum, fused_loss, smoothed_loss
 from malmoi.training.objective import ModelWithLoss, model_with_loss
 
 
-def native(num_threads: int = 1) -> OutputLayer:
+def native_code(num_threads: int = 1) -> TrainingCode:
     native_library()
-    found = find_output_layer(num_threads, folder_with_library())
+    found = find_training_code(num_threads, folder_with_library())
     assert found is not None
     return found
+
+
+def native(num_threads: int = 1) -> OutputLayer:
+    return OutputLayer(native_code(num_threads))
 
 
 def inputs(classes: int, width: int, bias: bool, rows: int = 150) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
@@ -110,7 +121,129 @@ def test_only_fp32_on_a_processor_asks_for_it(monkeypatch: pytest.MonkeyPatch) -
     native_library()
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder_with_library() / "elsewhere"))
     assert model_with_loss(toy_network(), TrainingConfig()).maybe_native is None
-    monkeypatch.setattr("malmoi.training.objective.find_output_layer", lambda threads: native(threads))
+    monkeypatch.setattr("malmoi.training.objective.find_training_code", native_code)
     assert model_with_loss(toy_network(), TrainingConfig()).maybe_native is not None
     assert model_with_loss(toy_network().double(), TrainingConfig()).maybe_native is None
     assert model_with_loss(toy_network(), TrainingConfig(precision="bf16")).maybe_native is None
+
+
+def masks(kind: str, batch: int, queries: int, keys: int) -> Mask:
+    if kind == "causal":
+        return causal_mask(queries, torch.float32, torch.device("cpu"))
+    lengths_B = torch.arange(batch) % (keys + 1) if kind == "empty rows" else torch.arange(batch) % keys + 1
+    return Mask() if kind == "none" else length_mask(lengths_B, keys, torch.float32)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("size", [8, 24, 32])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (16, 16), (7, 33), (3, 300)])
+@pytest.mark.parametrize("kind", ["none", "lengths", "causal", "empty rows"])
+def test_attention_equals_the_open_formula(num_threads: int, size: int, queries: int, keys: int, kind: str) -> None:
+    """Both ways in, and every gradient, against float64."""
+    if kind == "causal" and queries != keys:
+        pytest.skip("the causal mask is for places that look at themselves")
+    generator, batch, heads, code = torch.Generator().manual_seed(keys), 37, 3, native_code(num_threads)
+    mask = masks(kind, batch, queries, keys)
+    query = torch.randn(batch, queries, heads, size, generator=generator).requires_grad_()
+    packed = torch.randn(batch, keys, 2, heads, size, generator=generator).requires_grad_()
+    found = attend_cross(query, packed, mask.added, mask.kept, code)
+    toward = torch.randn(found.shape, generator=generator)
+    gradients = torch.autograd.grad((found * toward).sum(), [query, packed])
+    doubled = [one.detach().double().requires_grad_() for one in (query, packed)]
+    key, value = (one.transpose(1, 2) for one in doubled[1].unbind(2))
+    wide = Mask(*(None if one is None else one.double() for one in (mask.added, mask.kept)))
+    wanted = attend(doubled[0].transpose(1, 2), key, value, wide, trace=Trace()).transpose(1, 2).flatten(2)
+    right = torch.autograd.grad((wanted * toward).sum(), doubled)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+    for mine, other in zip(gradients, right, strict=True):
+        torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=1e-5)
+    if queries == keys:
+        whole = torch.cat([query[:, :, None], packed], dim=2).detach().requires_grad_()
+        alone = attend_self(whole, mask.added, mask.kept, code)
+        assert torch.equal(alone, found)
+        (made,) = torch.autograd.grad((alone * toward).sum(), [whole])
+        assert torch.equal(made, torch.cat([gradients[0][:, :, None], gradients[1]], dim=2))
+
+
+def test_masked_places_have_no_weight_at_all() -> None:
+    """What stands in them never matters, to the last bit; nor do neighbours."""
+    code, generator = native_code(), torch.Generator().manual_seed(1)
+    packed = torch.randn(6, 9, 3, 2, 8, generator=generator)
+    lengths_B = torch.tensor([9, 4, 1, 3, 9, 2])
+    mask = length_mask(lengths_B, 9, torch.float32)
+    first = attend_self(packed, mask.added, mask.kept, code)
+    other = packed.clone()
+    for row, length in enumerate(lengths_B.tolist()):
+        other[row, length:] = 1e4
+    again = attend_self(other, mask.added, mask.kept, code)
+    alone = attend_self(packed[3:4], length_mask(lengths_B[3:4], 9, torch.float32).added, None, code)
+    for row, length in enumerate(lengths_B.tolist()):
+        assert torch.equal(first[row, :length], again[row, :length])
+    assert torch.equal(alone[0, :3], first[3, :3])
+
+
+def test_attention_hides_nothing_that_is_no_number() -> None:
+    packed = torch.randn(2, 5, 3, 2, 8)
+    packed[1, 2, 1, 0, 3] = math.nan
+    found = attend_self(packed, None, None, native_code())
+    assert found[1, :, :8].isnan().all()
+    assert found[0].isfinite().all()
+
+
+def test_a_model_with_native_attention_trains_alike() -> None:
+    batch = toy_batch(toy_pairs([2, 5, 9, 1]))
+    gradients: list[list[Tensor]] = []
+    for maybe_code in (None, native_code()):
+        network = toy_network(dropout=0.2)
+        if maybe_code is not None:
+            use_native_code(network, maybe_code)
+        network.bits.reseed(7)
+        ModelWithLoss(network, 0.1).train()(batch).loss.backward()
+        gradients.append([one.grad for one in network.parameters() if one.grad is not None])
+    for mine, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_copy_of_a_model_uses_the_same_code() -> None:
+    network = toy_network()
+    use_native_code(network, native_code())
+    copied = copy.deepcopy(network)
+    assert all(one.maybe_code is not None for one in copied.modules() if isinstance(one, SelfAttention))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (5, 24), (700, 128)])
+def test_residual_sum_and_norm_equal_those_of_torch(
+    num_threads: int, probability: float, rows: int, width: int
+) -> None:
+    """The very same elements are dropped; every gradient is as in float64."""
+    generator = torch.Generator().manual_seed(rows)
+    norm = nn.LayerNorm(width)
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(width, generator=generator))
+        norm.bias.copy_(torch.randn(width, generator=generator))
+    states, sublayer, toward = (torch.randn(rows, width, generator=generator) for _ in range(3))
+    bits = RandomBits(1)
+    residual = Residual(norm, "post", Dropout(probability, bits)).train()
+    results: list[list[Tensor]] = []
+    for maybe_code in (None, native_code(num_threads)):
+        residual.double() if maybe_code is None else residual.float()
+        residual.maybe_code = maybe_code
+        inputs = [(one.double() if maybe_code is None else one).clone().requires_grad_() for one in (states, sublayer)]
+        bits.reseed(5)
+        found = residual.after(inputs[0], inputs[1])
+        assert ("NativeResidual" in str(found.grad_fn)) == (maybe_code is not None)
+        wanted = [*inputs, norm.weight, norm.bias]
+        results.append([found, *torch.autograd.grad((found * toward.to(found.dtype)).sum(), wanted)])
+    for other, mine in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=2e-5)
+
+
+def test_residual_sums_that_do_not_fit_keep_to_torch() -> None:
+    code, bits = native_code(), RandomBits(1)
+    narrow, wide = torch.randn(3, 6), torch.randn(3, 8)
+    assert add_and_norm(narrow, narrow, nn.LayerNorm(6), Dropout(0.0, bits), code) is None
+    assert add_and_norm(wide.double(), wide.double(), nn.LayerNorm(8), Dropout(0.0, bits), code) is None
+    assert add_and_norm(wide, wide, nn.RMSNorm(8), Dropout(0.0, bits), code) is None
+    assert add_and_norm(wide.T, wide.T, nn.LayerNorm(3), Dropout(0.0, bits), code) is None

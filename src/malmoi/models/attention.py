@@ -19,6 +19,7 @@ from malmoi.models.dropout import Dropout
 from malmoi.models.interface import Trace
 from malmoi.models.kernels import SMALL_SCORES, attend_cross, attend_self
 from malmoi.models.positions import AttentionPositions
+from malmoi.native.training import TrainingCode
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,14 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(width, width)
         self.positions = positions
         self.dropout = dropout
+        self.maybe_code: TrainingCode | None = None
 
     def forward(self, states_BTD: Tensor, mask: Mask, trace: Trace | None = None, name: str = "") -> Tensor:
         batch, length, width = states_BTD.shape
         packed_BT3NH = self.input(states_BTD).view(batch, length, 3, self.num_heads, -1)
         is_plain = trace is None and self.positions is None and not self.dropout.is_active
         if is_plain and states_BTD.device.type == "cpu" and length * length <= SMALL_SCORES:
-            return self.output(attend_self(packed_BT3NH, mask.added, mask.kept))
+            return self.output(attend_self(packed_BT3NH, mask.added, mask.kept, self.maybe_code))
         query_BNTH, key_BNTH, value_BNTH = packed_BT3NH.permute(2, 0, 3, 1, 4).unbind(0)
         if self.positions is not None:
             query_BNTH, key_BNTH = self.positions.turn(query_BNTH, None), self.positions.turn(key_BNTH, None)
@@ -178,6 +180,7 @@ class CrossAttention(nn.Module):
         self.key_value = StackedLinear(width, width, 2)
         self.output = nn.Linear(width, width)
         self.dropout = dropout
+        self.maybe_code: TrainingCode | None = None
 
     def forward(
         self, states_BTD: Tensor, memory_BSD: Tensor, mask: Mask, trace: Trace | None = None, name: str = ""
@@ -187,7 +190,7 @@ class CrossAttention(nn.Module):
         packed_BS2NH = self.key_value(memory_BSD).view(batch, memory_BSD.size(1), 2, self.num_heads, -1)
         is_plain = trace is None and not self.dropout.is_active
         if is_plain and states_BTD.device.type == "cpu" and length * memory_BSD.size(1) <= SMALL_SCORES:
-            return self.output(attend_cross(query_BTNH, packed_BS2NH, mask.added, mask.kept))
+            return self.output(attend_cross(query_BTNH, packed_BS2NH, mask.added, mask.kept, self.maybe_code))
         key_BNSH, value_BNSH = packed_BS2NH.permute(2, 0, 3, 1, 4).unbind(0)
         attended_BNTH = attend(query_BTNH.transpose(1, 2), key_BNSH, value_BNSH, mask, None, self.dropout, trace, name)
         return self.output(attended_BNTH.transpose(1, 2).reshape(batch, length, width))

@@ -12,7 +12,9 @@ from malmoi.config.model import Activation, NormKind, NormPlace
 from malmoi.models.attention import StackedLinear
 from malmoi.models.dropout import Dropout
 from malmoi.models.interface import Output, Seq2Seq
+from malmoi.models.kernels import FeedForwardRelu, add_and_norm
 from malmoi.models.positions import RelativePositions
+from malmoi.native.training import TrainingCode
 
 NORM_EPSILON = 1e-5
 NUM_LSTM_GATES = 4
@@ -42,6 +44,7 @@ class Residual(nn.Module):
         self.norm = norm
         self.is_pre = place == "pre"
         self.dropout = dropout
+        self.maybe_code: TrainingCode | None = None
 
     def before(self, states: Tensor) -> Tensor:
         """What the sublayer gets."""
@@ -49,6 +52,10 @@ class Residual(nn.Module):
 
     def after(self, states: Tensor, sublayer_output: Tensor) -> Tensor:
         """What goes on to the next sublayer."""
+        if self.maybe_code is not None and not self.is_pre:
+            maybe_normed = add_and_norm(states, sublayer_output, self.norm, self.dropout, self.maybe_code)
+            if maybe_normed is not None:
+                return maybe_normed
         summed = self.dropout.add_to(states, sublayer_output)
         return summed if self.is_pre else self.norm(summed)
 
@@ -64,13 +71,16 @@ class FeedForward(nn.Module):
         self.dropout = dropout
 
     def forward(self, states: Tensor) -> Tensor:
+        is_plain = self.activation == "relu" and not self.dropout.is_active
+        if is_plain and states.device.type == "cpu" and not torch.is_autocast_enabled("cpu"):
+            inner, outer = self.inner, self.outer
+            return FeedForwardRelu.apply(states, inner.weight, inner.bias, outer.weight, outer.bias)
         return self.outer(self.dropout(self.activate(self.inner(states))))
 
     def activate(self, inner: Tensor) -> Tensor:
         match self.activation:
             case "relu":
-                # In place: at the sizes of a batch, fresh memory costs more than the operation.
-                return torch.relu_(inner)
+                return torch.relu(inner)
             case "gelu":
                 return nn.functional.gelu(inner)
             case "swiglu":

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -38,9 +39,11 @@ class RandomBits:
 
     def draw(self, shape: torch.Size, num_kept_levels: int) -> Tensor:
         """1 with probability `num_kept_levels` / 65536, else 0; as uint8, which is cast much faster than bool."""
-        num_elements = shape.numel()
-        levels = self.generator.random_raw((num_elements + 3) // 4).view(np.uint16)
-        return torch.from_numpy((levels[:num_elements] < num_kept_levels).view(np.uint8)).view(shape)
+        return torch.from_numpy((self.levels(shape.numel()) < num_kept_levels).view(np.uint8)).view(shape)
+
+    def levels(self, num_elements: int) -> NDArray[np.uint16]:
+        """The random bits of so many elements, 16 for each."""
+        return self.generator.random_raw((num_elements + 3) // 4).view(np.uint16)[:num_elements]
 
     def again(self) -> AbstractContextManager[None]:
         """A context in which the draws that come next on the CPU come once more; behind it all goes on as before."""

@@ -12,24 +12,161 @@ Letters: B batch, T queries, S keys, N heads, H head size, X = B * N.
 
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from malmoi.models.dropout import LEVELS, Dropout
+from malmoi.native.training import AttentionCall, ResidualCall, TrainingCode
 
 SMALL_SCORES = 32 * 32
 """Up to so many scores per head the open formula is the faster one on a CPU."""
 
 
-def attend_self(packed_BT3NH: Tensor, added: Tensor | None, kept: Tensor | None) -> Tensor:
-    """softmax(Q K^T / sqrt(H) + M) V with Q, K, V side by side in one tensor."""
-    attended_BTD = PackedSelf.apply(packed_BT3NH, added)
+def attend_self(
+    packed_BT3NH: Tensor, added: Tensor | None, kept: Tensor | None, maybe_code: TrainingCode | None = None
+) -> Tensor:
+    """softmax(Q K^T / sqrt(H) + M) V with Q, K, V side by side in one tensor; in native code where that is given."""
+    if maybe_code is not None and is_native(packed_BT3NH, added):
+        attended_BTD = NativeSelf.apply(packed_BT3NH, added, maybe_code)
+    else:
+        attended_BTD = PackedSelf.apply(packed_BT3NH, added)
     return attended_BTD if kept is None else attended_BTD * kept.view(-1, 1, 1)
 
 
-def attend_cross(query_BTNH: Tensor, packed_BS2NH: Tensor, added: Tensor | None, kept: Tensor | None) -> Tensor:
+def attend_cross(
+    query_BTNH: Tensor,
+    packed_BS2NH: Tensor,
+    added: Tensor | None,
+    kept: Tensor | None,
+    maybe_code: TrainingCode | None = None,
+) -> Tensor:
     """The same with the keys and values of another sequence."""
-    attended_BTD = PackedCross.apply(query_BTNH, packed_BS2NH, added)
+    if maybe_code is not None and is_native(query_BTNH, added) and is_native(packed_BS2NH, added):
+        attended_BTD = NativeCross.apply(query_BTNH, packed_BS2NH, added, maybe_code)
+    else:
+        attended_BTD = PackedCross.apply(query_BTNH, packed_BS2NH, added)
     return attended_BTD if kept is None else attended_BTD * kept.view(-1, 1, 1)
+
+
+class FeedForwardRelu(torch.autograd.Function):
+    """max(0, x W1 + b1) W2 + b2 with one array for what lies between, where autograd's own trail copies it thrice."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, inner_FD: Tensor, bias_F: Tensor, outer_DF: Tensor, bias_D: Tensor) -> Tensor:
+        states_PD = states.flatten(0, -2)
+        between_PF = torch.addmm(bias_F, states_PD, inner_FD.t()).clamp_min_(0)
+        ctx.save_for_backward(states_PD, between_PF, inner_FD, outer_DF)
+        ctx.shape = states.shape
+        return torch.addmm(bias_D, between_PF, outer_DF.t()).view(states.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        states_PD, between_PF, inner_FD, outer_DF = ctx.saved_tensors
+        gradient_PD = grad_outputs[0].flatten(0, -2)
+        d_between_PF = gradient_PD @ outer_DF
+        torch.ops.aten.threshold_backward.grad_input(d_between_PF, between_PF, 0, grad_input=d_between_PF)
+        return (
+            (d_between_PF @ inner_FD).view(ctx.shape),
+            d_between_PF.t() @ states_PD,
+            d_between_PF.sum(0),
+            gradient_PD.t() @ between_PF,
+            gradient_PD.sum(0),
+        )
+
+
+def is_native(packed: Tensor, added: Tensor | None) -> bool:
+    """Whether native code can take these: fp32, whole vectors in a head, the mask the same for all heads."""
+    fits = packed.dtype == torch.float32 and packed.is_contiguous() and packed.size(-1) % 8 == 0
+    if added is not None:
+        fits = fits and added.dtype == torch.float32 and added.size(1) == 1 and added.stride(3) == 1
+    return fits and packed.size(0) > 0
+
+
+def call_of(
+    query_BTNH: Tensor, key_BSNH: Tensor, value_BSNH: Tensor, added: Tensor | None, weights: Tensor, attended: Tensor
+) -> AttentionCall:
+    """What native code is told; tensors must live until it has answered."""
+    batch, queries, heads, size = query_BTNH.shape
+    call = AttentionCall(0, batch, heads, size, queries, key_BSNH.size(1))
+    call.query_sentence, call.query_place = query_BTNH.stride(0), query_BTNH.stride(1)
+    call.key_sentence, call.key_place = key_BSNH.stride(0), key_BSNH.stride(1)
+    call.padded, call.scale = weights.size(-1), size**-0.5
+    call.query, call.key, call.value = query_BTNH.data_ptr(), key_BSNH.data_ptr(), value_BSNH.data_ptr()
+    call.weights, call.attended = weights.data_ptr(), attended.data_ptr()
+    if added is not None:
+        call.added = added.data_ptr()
+        call.added_sentence = added.stride(0) if added.size(0) > 1 else 0
+        call.added_query = added.stride(2) if added.size(2) > 1 else 0
+    return call
+
+
+def attend_natively(
+    query_BTNH: Tensor, key_BSNH: Tensor, value_BSNH: Tensor, added: Tensor | None, code: TrainingCode
+) -> tuple[Tensor, Tensor]:
+    """Attended states `(B, T, N * H)`, and weights with whole vectors of keys."""
+    batch, queries, heads, _ = query_BTNH.shape
+    weights = query_BTNH.new_empty(batch, heads, queries, -(-key_BSNH.size(1) // 8) * 8)
+    attended_BTNH = query_BTNH.new_empty(query_BTNH.shape)
+    code.attend(call_of(query_BTNH, key_BSNH, value_BSNH, added, weights, attended_BTNH), batch)
+    return attended_BTNH.flatten(2), weights
+
+
+def attend_natively_back(
+    gradient_BTD: Tensor,
+    states: tuple[Tensor, Tensor, Tensor],
+    weights: Tensor,
+    made: tuple[Tensor, Tensor, Tensor],
+    code: TrainingCode,
+) -> None:
+    """The gradients of query, key and value, written to `made`, which lie as these themselves do."""
+    gradient_BTD = gradient_BTD.contiguous()
+    call = call_of(*states, None, weights, gradient_BTD)
+    call.d_query, call.d_key, call.d_value = (one.data_ptr() for one in made)
+    code.attend(call, gradient_BTD.size(0), backwards=True)
+
+
+class NativeSelf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, packed_BT3NH: Tensor, added: Tensor | None, code: TrainingCode) -> Tensor:
+        query, key, value = packed_BT3NH.unbind(2)
+        attended_BTD, weights = attend_natively(query, key, value, added, code)
+        ctx.save_for_backward(packed_BT3NH, weights)
+        ctx.code = code
+        return attended_BTD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        packed_BT3NH, weights = ctx.saved_tensors
+        query, key, value = packed_BT3NH.unbind(2)
+        made = torch.empty_like(packed_BT3NH)
+        d_query, d_key, d_value = made.unbind(2)
+        attend_natively_back(grad_outputs[0], (query, key, value), weights, (d_query, d_key, d_value), ctx.code)
+        return made, None, None
+
+
+class NativeCross(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query_BTNH: Tensor, packed_BS2NH: Tensor, added: Tensor | None, code: TrainingCode) -> Tensor:
+        key, value = packed_BS2NH.unbind(2)
+        attended_BTD, weights = attend_natively(query_BTNH, key, value, added, code)
+        ctx.save_for_backward(query_BTNH, packed_BS2NH, weights)
+        ctx.code = code
+        return attended_BTD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor, Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        query_BTNH, packed_BS2NH, weights = ctx.saved_tensors
+        key, value = packed_BS2NH.unbind(2)
+        d_query, made = torch.empty_like(query_BTNH), torch.empty_like(packed_BS2NH)
+        d_key, d_value = made.unbind(2)
+        attend_natively_back(grad_outputs[0], (query_BTNH, key, value), weights, (d_query, d_key, d_value), ctx.code)
+        return d_query, made, None, None
 
 
 class PackedSelf(torch.autograd.Function):
@@ -121,3 +258,67 @@ def join_heads(attended_XTH: Tensor, batch: int) -> Tensor:
 def split_heads(states_BTD: Tensor, like_XTH: Tensor) -> Tensor:
     """The reverse of `join_heads`."""
     return states_BTD.unflatten(-1, (-1, like_XTH.size(-1))).transpose(1, 2).reshape(like_XTH.shape)
+
+
+class NativeResidual(torch.autograd.Function):
+    """LayerNorm(states + dropout(sublayer)), with dropout's bits given or none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        sublayer: Tensor,
+        gain_D: Tensor,
+        bias_D: Tensor,
+        epsilon: float,
+        maybe_levels: NDArray[np.uint16] | None,
+        kept: tuple[int, float],
+        code: TrainingCode,
+    ) -> Tensor:
+        """`kept`: below which level an element is kept, and the scale of those that are."""
+        out, normed = torch.empty_like(states), torch.empty_like(states)
+        inverse = states.new_empty(states.shape[:-1])
+        call = ResidualCall(0, 0, states.size(-1), kept[0], kept[1], epsilon)
+        call.states, call.sublayer, call.out = states.data_ptr(), sublayer.data_ptr(), out.data_ptr()
+        call.gain, call.bias = gain_D.data_ptr(), bias_D.data_ptr()
+        call.normed, call.inverse = normed.data_ptr(), inverse.data_ptr()
+        call.levels = None if maybe_levels is None else maybe_levels.ctypes.data
+        code.add_and_norm(call, inverse.numel())
+        ctx.save_for_backward(normed, inverse, gain_D)
+        ctx.maybe_levels, ctx.kept, ctx.code = maybe_levels, kept, code
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        normed, inverse, gain_D = ctx.saved_tensors
+        gradient = grad_outputs[0].contiguous()
+        d_states, d_sublayer = torch.empty_like(normed), torch.empty_like(normed)
+        call = ResidualCall(0, 0, normed.size(-1), ctx.kept[0], ctx.kept[1], 0.0)
+        call.out, call.normed, call.inverse = gradient.data_ptr(), normed.data_ptr(), inverse.data_ptr()
+        call.gain, call.d_states, call.d_sublayer = gain_D.data_ptr(), d_states.data_ptr(), d_sublayer.data_ptr()
+        call.levels = None if ctx.maybe_levels is None else ctx.maybe_levels.ctypes.data
+
+        def room() -> tuple[int, Tensor]:
+            made_2D = gain_D.new_zeros(2, gain_D.numel())
+            return made_2D.data_ptr(), made_2D
+
+        parts = ctx.code.add_and_norm_back(call, inverse.numel(), room)
+        d_gain, d_bias = (parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)).unbind(0)
+        return d_states, d_sublayer, d_gain, d_bias, None, None, None, None
+
+
+def add_and_norm(
+    states: Tensor, sublayer: Tensor, norm: nn.Module, dropout: Dropout, code: TrainingCode
+) -> Tensor | None:
+    """norm(states + dropout(sublayer)); None where native code cannot take these."""
+    tensors = (states, sublayer)
+    if not isinstance(norm, nn.LayerNorm) or states.size(-1) % 8 or not states.numel():
+        return None
+    if any(one.dtype != torch.float32 or not one.is_contiguous() for one in tensors):
+        return None
+    maybe_levels, kept = None, (0, 1.0)
+    if dropout.is_active:
+        maybe_levels = dropout.bits.levels(states.numel())
+        kept = (dropout.num_kept_levels, LEVELS / dropout.num_kept_levels)
+    return NativeResidual.apply(states, sublayer, norm.weight, norm.bias, norm.eps, maybe_levels, kept, code)

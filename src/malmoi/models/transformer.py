@@ -30,6 +30,7 @@ from malmoi.models.interface import (
 )
 from malmoi.models.positions import AttentionPositions, EmbeddingPositions
 from malmoi.models.rows import Cache, RowLayout, RowState, SourceMemory
+from malmoi.native.training import TrainingCode
 
 
 @dataclass(frozen=True)
@@ -303,3 +304,10 @@ def scale_and_add(embedded: Tensor, table: Tensor | None) -> Tensor:
     """`embedded * sqrt(D) + table`."""
     scale = math.sqrt(embedded.size(-1))
     return embedded * scale if table is None else torch.add(table, embedded, alpha=scale)
+
+
+def use_native_code(network: nn.Module, code: TrainingCode) -> None:
+    """Let attention over short sentences, and residual sums with their norms, go through native code."""
+    for module in network.modules():
+        if isinstance(module, SelfAttention | CrossAttention | Residual):
+            module.maybe_code = code

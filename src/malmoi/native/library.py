@@ -28,7 +28,10 @@ BUILD_SECONDS = 600
 
 def source_files() -> list[Path]:
     """The source, the file to compile first."""
-    return [SOURCE_FOLDER / name for name in ("engine.cpp", "decoder.h", "layers.h", "products.h", "training.h")]
+    return [
+        SOURCE_FOLDER / name
+        for name in ("engine.cpp", "decoder.h", "layers.h", "products.h", "training.h", "attention.h", "residual.h")
+    ]
 
 
 def cache_folder() -> Path:

@@ -10,7 +10,8 @@ from torch import nn
 from malmoi.config.training import TrainingConfig
 from malmoi.data.batch import Batch
 from malmoi.models.interface import Seq2Seq
-from malmoi.native.training import OutputLayer, find_output_layer
+from malmoi.models.transformer import use_native_code
+from malmoi.native.training import OutputLayer, find_training_code
 from malmoi.training.consistency import consistent_loss
 from malmoi.training.loss import LossSum, fused_loss
 
@@ -77,10 +78,13 @@ def model_with_loss(network: Seq2Seq, config: TrainingConfig) -> ModelWithLoss:
     """A model and the loss that the settings ask for, with native code where it was built."""
     weight = network.output_weight_VD
     is_native = weight.device.type == "cpu" and weight.dtype == torch.float32 and config.precision == "fp32"
+    maybe_code = find_training_code(torch.get_num_threads()) if is_native else None
+    if maybe_code is not None:
+        use_native_code(network, maybe_code)
     return ModelWithLoss(
         network,
         config.label_smoothing,
         bf16=config.precision == "bf16",
         consistency=config.consistency,
-        maybe_native=find_output_layer(torch.get_num_threads()) if is_native else None,
+        maybe_native=None if maybe_code is None else OutputLayer(maybe_code),
     )

@@ -117,7 +117,7 @@ def make_report() -> Any:
 
     def row(name: str, speeds: list[float], single: list[float], **more: Any) -> Row:
         seconds = [[one, one, one * 10] for one in single]
-        return Row(name, name.upper(), 5, "how", "1 threads", speeds, speeds, seconds, 2**20, **more)
+        return Row(name, name.upper(), 5, "how", "1 threads", speeds, speeds, seconds, [0.25, 0.5, 1.0], 2**20, **more)
 
     rows = [
         row("malmoi-int8", [300.0, 330.0, 300.0], [0.002, 0.002, 0.002], bleu=38.256),
@@ -137,7 +137,7 @@ def test_ratios_are_to_ctranslate2s_best_round_by_round() -> None:
     tables = page.partition("## Chosen")[0].split("\n")
     cells = {cell[0]: cell for line in tables if (cell := line.strip("| ").split(" | "))[0]}
     assert cells["MALMOI-INT8"][1:6] == ["300", "300", "330", "2.00", "300.0"]
-    assert cells["MALMOI-INT8"][6:11] == ["2.0", "20.0", "0.50", "1", "38.26"]
+    assert cells["MALMOI-INT8"][6:12] == ["2.0", "20.0", "0.50", "0.50", "1", "38.26"]
     assert "CTRANSLATE2-INT8 (3 outputs of another length)" in cells
     assert cells["MALMOI"] == ["MALMOI", "2.00", "1.00", "3.00"]
     assert "* HF: not here" in page and "## Beam 5" in page and "Greedy" not in page

@@ -1,0 +1,103 @@
+// What surrounds a sublayer in training, in one pass over the memory: dropout, the residual sum and LayerNorm.
+#pragma once
+
+#include "products.h"
+
+namespace malmoi {
+
+typedef uint16_t u16x8 __attribute__((vector_size(16)));
+
+// `ResidualCall` of training.py. All arrays are (rows, width), width a multiple of 8.
+struct ResidualCall {
+  int64_t first, last;     // rows
+  int64_t width;
+  int64_t kept_levels;     // of 65536
+  double scale;            // of what is kept
+  double epsilon;
+  const float* states;
+  const float* sublayer;
+  const uint16_t* levels;  // random; below `kept_levels` an element is kept. Null: all are
+  const float* gain;       // (width)
+  const float* bias;       // (width)
+  float* out;              // backwards its gradient, read
+  float* normed;           // before gain and bias
+  float* inverse;          // (rows): 1 / sqrt(variance + epsilon)
+  float* d_states;         // backwards, written
+  float* d_sublayer;
+  float* d_gain;           // (width), added to
+  float* d_bias;
+};
+
+inline f8 kept_of(const uint16_t* levels, int kept_levels, f8 value) {
+  u16x8 eight;
+  std::memcpy(&eight, levels, sizeof eight);
+  const i8 level = __builtin_convertvector(eight, i8);
+  const i8 most = {kept_levels, kept_levels, kept_levels, kept_levels, kept_levels, kept_levels, kept_levels, kept_levels};
+  return level < most ? value : every(0.0f);
+}
+
+inline void residual_norm(const ResidualCall& call) {
+  const int64_t width = call.width;
+  const f8 scale = every(float(call.scale));
+  for (int64_t r = call.first; r < call.last; ++r) {
+    const int64_t start = r * width;
+    float* row = call.normed + start;
+    f8 sum8 = every(0.0f);
+    for (int64_t i = 0; i < width; i += 8) {
+      f8 value = load(call.sublayer + start + i);
+      if (call.levels) value = kept_of(call.levels + start + i, int(call.kept_levels), value * scale);
+      value += load(call.states + start + i);
+      sum8 += value;
+      store(row + i, value);
+    }
+    const f8 mean = every(sum(sum8) / float(width));
+    f8 square8 = every(0.0f);
+    for (int64_t i = 0; i < width; i += 8) {
+      const f8 apart = load(row + i) - mean;
+      square8 += apart * apart;
+    }
+    const float inverse = 1.0f / std::sqrt(sum(square8) / float(width) + float(call.epsilon));
+    call.inverse[r] = inverse;
+    for (int64_t i = 0; i < width; i += 8) {
+      const f8 normed = (load(row + i) - mean) * every(inverse);
+      store(row + i, normed);
+      store(call.out + start + i, normed * load(call.gain + i) + load(call.bias + i));
+    }
+  }
+}
+
+inline void residual_norm_back(const ResidualCall& call) {
+  const int64_t width = call.width;
+  const f8 scale = every(float(call.scale));
+  for (int64_t r = call.first; r < call.last; ++r) {
+    const int64_t start = r * width;
+    f8 sum8 = every(0.0f), product8 = every(0.0f);
+    for (int64_t i = 0; i < width; i += 8) {
+      const f8 gradient = load(call.out + start + i), normed = load(call.normed + start + i);
+      store(call.d_gain + i, load(call.d_gain + i) + gradient * normed);
+      store(call.d_bias + i, load(call.d_bias + i) + gradient);
+      const f8 inner = gradient * load(call.gain + i);
+      sum8 += inner;
+      product8 += inner * normed;
+    }
+    const f8 mean = every(sum(sum8) / float(width)), along = every(sum(product8) / float(width));
+    const f8 inverse = every(call.inverse[r]);
+    for (int64_t i = 0; i < width; i += 8) {
+      const f8 inner = load(call.out + start + i) * load(call.gain + i);
+      const f8 made = (inner - mean - load(call.normed + start + i) * along) * inverse;
+      store(call.d_states + start + i, made);
+      const f8 through = call.levels ? kept_of(call.levels + start + i, int(call.kept_levels), made * scale) : made;
+      store(call.d_sublayer + start + i, through);
+    }
+  }
+}
+
+}  // namespace malmoi
+
+extern "C" {
+
+void malmoi_training_residual(const malmoi::ResidualCall* call, int backwards) {
+  backwards ? malmoi::residual_norm_back(*call) : malmoi::residual_norm(*call);
+}
+
+}  // extern "C"
