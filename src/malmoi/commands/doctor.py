@@ -150,7 +150,7 @@ def check_engine() -> tuple[str, str]:
         return f"{library.kernels}, in {path}", ""
     if path.exists():
         return f"cannot be loaded from {path}", "malmoi doctor --build makes it anew"
-    advice = "malmoi doctor --build makes decoding faster"
+    advice = "malmoi doctor --build makes decoding and training faster"
     num_others = len(other_builds())
     if num_others:
         return f"not built; {num_others} of another version or processor in {path.parent} are not used", advice
