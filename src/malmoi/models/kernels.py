@@ -111,7 +111,7 @@ def attend_natively(
     batch, queries, heads, _ = query_BTNH.shape
     weights = query_BTNH.new_empty(batch, heads, queries, -(-key_BSNH.size(1) // 8) * 8)
     attended_BTNH = query_BTNH.new_empty(query_BTNH.shape)
-    code.attend(call_of(query_BTNH, key_BSNH, value_BSNH, added, weights, attended_BTNH), batch)
+    code.attend(call_of(query_BTNH, key_BSNH, value_BSNH, added, weights, attended_BTNH))
     return attended_BTNH.flatten(2), weights
 
 
@@ -126,7 +126,7 @@ def attend_natively_back(
     gradient_BTD = gradient_BTD.contiguous()
     call = call_of(*states, None, weights, gradient_BTD)
     call.d_query, call.d_key, call.d_value = (one.data_ptr() for one in made)
-    code.attend(call, gradient_BTD.size(0), backwards=True)
+    code.attend(call, backwards=True)
 
 
 class NativeSelf(torch.autograd.Function):
@@ -278,12 +278,12 @@ class NativeResidual(torch.autograd.Function):
         """`kept`: below which level an element is kept, and the scale of those that are."""
         out, normed = torch.empty_like(states), torch.empty_like(states)
         inverse = states.new_empty(states.shape[:-1])
-        call = ResidualCall(0, 0, states.size(-1), kept[0], kept[1], epsilon)
+        call = ResidualCall(0, inverse.numel(), states.size(-1), kept[0], kept[1], epsilon)
         call.states, call.sublayer, call.out = states.data_ptr(), sublayer.data_ptr(), out.data_ptr()
         call.gain, call.bias = gain_D.data_ptr(), bias_D.data_ptr()
         call.normed, call.inverse = normed.data_ptr(), inverse.data_ptr()
         call.levels = None if maybe_levels is None else maybe_levels.ctypes.data
-        code.add_and_norm(call, inverse.numel())
+        code.add_and_norm(call)
         ctx.save_for_backward(normed, inverse, gain_D)
         ctx.maybe_levels, ctx.kept, ctx.code = maybe_levels, kept, code
         return out
@@ -294,17 +294,14 @@ class NativeResidual(torch.autograd.Function):
         normed, inverse, gain_D = ctx.saved_tensors
         gradient = grad_outputs[0].contiguous()
         d_states, d_sublayer = torch.empty_like(normed), torch.empty_like(normed)
-        call = ResidualCall(0, 0, normed.size(-1), ctx.kept[0], ctx.kept[1], 0.0)
+        call = ResidualCall(0, inverse.numel(), normed.size(-1), ctx.kept[0], ctx.kept[1], 0.0)
         call.out, call.normed, call.inverse = gradient.data_ptr(), normed.data_ptr(), inverse.data_ptr()
         call.gain, call.d_states, call.d_sublayer = gain_D.data_ptr(), d_states.data_ptr(), d_sublayer.data_ptr()
         call.levels = None if ctx.maybe_levels is None else ctx.maybe_levels.ctypes.data
-
-        def room() -> tuple[int, Tensor]:
-            made_2D = gain_D.new_zeros(2, gain_D.numel())
-            return made_2D.data_ptr(), made_2D
-
-        parts = ctx.code.add_and_norm_back(call, inverse.numel(), room)
-        d_gain, d_bias = (parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)).unbind(0)
+        parts_X2D = gain_D.new_zeros(ctx.code.num_threads, 2, gain_D.numel())
+        call.d_gain = parts_X2D.data_ptr()
+        ctx.code.add_and_norm_back(call)
+        d_gain, d_bias = parts_X2D.sum(0).unbind(0)
         return d_states, d_sublayer, d_gain, d_bias, None, None, None, None
 
 

@@ -30,7 +30,16 @@ def source_files() -> list[Path]:
     """The source, the file to compile first."""
     return [
         SOURCE_FOLDER / name
-        for name in ("engine.cpp", "decoder.h", "layers.h", "products.h", "training.h", "attention.h", "residual.h")
+        for name in (
+            "engine.cpp",
+            "decoder.h",
+            "layers.h",
+            "products.h",
+            "training.h",
+            "attention.h",
+            "residual.h",
+            "share.h",
+        )
     ]
 
 

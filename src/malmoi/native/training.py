@@ -7,20 +7,19 @@ Letters: R rows, D width, V classes.
 """
 
 import ctypes
-import itertools
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from malmoi.native.library import find_library_path
 
 FEWEST_ROWS, FEWEST_SENTENCES = 64, 16
-"""Rows of the loss, and sentences of attention, that are worth a thread of their own."""
+"""Rows, and sentences of attention, that are worth a thread of their own."""
 
-Result = TypeVar("Result")
-Room = TypeVar("Room")
+
+class Team(ctypes.Structure):
+    """`malmoi::Team` of share.h."""
+
+    _fields_ = [("parallel", ctypes.c_void_p), ("parts", ctypes.c_int64)]
 
 
 class LossCall(ctypes.Structure):
@@ -75,7 +74,7 @@ class ResidualCall(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the arrays of a call begin, and how many bytes one row of each takes."""
+    """Where the arrays of a call begin."""
 
     states: int
     targets: int
@@ -87,62 +86,41 @@ class TrainingCode:
     """The library, and threads that share what it is asked."""
 
     def __init__(self, library: ctypes.CDLL, num_threads: int) -> None:
+        """`num_threads`: those of torch, which are shared where its OpenMP is GCC's; else the code has one."""
         self.library = library
+        self.maybe_parallel = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p) if num_threads > 1 else None
         self.num_threads = num_threads
-        self.maybe_pool = ThreadPoolExecutor(num_threads) if num_threads > 1 else None
         library.malmoi_training_new.restype = ctypes.c_void_p
         library.malmoi_training_free.argtypes = [ctypes.c_void_p]
         library.malmoi_training_pack.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
         library.malmoi_training_pack.restype = ctypes.c_int64
-        library.malmoi_training_loss.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        library.malmoi_training_attend.argtypes = [ctypes.c_void_p, ctypes.c_int]
-        library.malmoi_training_residual.argtypes = [ctypes.c_void_p, ctypes.c_int]
+        library.malmoi_training_loss.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        library.malmoi_training_attend.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+        library.malmoi_training_residual.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
 
     def __deepcopy__(self, _: object) -> "TrainingCode":
         """A copy of a model uses the same code."""
         return self
 
-    def share(self, work: Callable[[int, int], Result], count: int, fewest: int) -> list[Result]:
-        """`work(first, last)` over parts of `count` things, in their order, at least `fewest` for each thread."""
-        parts = max(1, min(self.num_threads, count // fewest))
-        cuts = [count * part // parts for part in range(parts + 1)]
-        if self.maybe_pool is None or parts == 1:
-            return [work(first, last) for first, last in itertools.pairwise(cuts)]
-        return list(self.maybe_pool.map(work, cuts[:-1], cuts[1:]))
+    def team(self, count: int, fewest: int) -> Team:
+        """Parts of so many things, at least `fewest` in each but the only one."""
+        return Team(self.maybe_parallel, max(1, min(self.num_threads, count // fewest)))
 
-    def attend(self, call: AttentionCall, num_sentences: int, *, backwards: bool = False) -> None:
-        """Attention of all sentences, or its gradient; `MemoryError` where there is none."""
-
-        def some(first: int, last: int) -> int:
-            part = AttentionCall.from_buffer_copy(call)
-            part.first, part.last = first, last
-            return self.library.malmoi_training_attend(ctypes.byref(part), backwards)
-
-        if any(self.share(some, num_sentences, FEWEST_SENTENCES)):
+    def attend(self, call: AttentionCall, *, backwards: bool = False) -> None:
+        """Attention of the sentences before `last`, or its gradient; `MemoryError` where there is none."""
+        team = self.team(call.last, FEWEST_SENTENCES)
+        if self.library.malmoi_training_attend(ctypes.byref(call), backwards, ctypes.byref(team)):
             raise MemoryError("no memory for attention")
 
-    def add_and_norm(self, call: ResidualCall, num_rows: int) -> None:
-        """Dropout, residual sum and LayerNorm of all rows."""
-        self.share(lambda first, last: self.rows_of(call, first, last, None), num_rows, FEWEST_ROWS)
+    def add_and_norm(self, call: ResidualCall) -> None:
+        """Dropout, residual sum and LayerNorm of the rows before `last`."""
+        team = self.team(call.last, FEWEST_ROWS)
+        self.library.malmoi_training_residual(ctypes.byref(call), False, ctypes.byref(team))
 
-    def add_and_norm_back(self, call: ResidualCall, num_rows: int, room: Callable[[], tuple[int, Room]]) -> list[Room]:
-        """The gradients of it; those of gain and bias lie in what `room` gives, one for each thread's rows: where its
-        (2, width) zeros begin, and what holds them."""
-
-        def some(first: int, last: int) -> Room:
-            address, holder = room()
-            self.rows_of(call, first, last, address)
-            return holder
-
-        return self.share(some, num_rows, FEWEST_ROWS)
-
-    def rows_of(self, call: ResidualCall, first: int, last: int, maybe_room: int | None) -> None:
-        """Rows from `first` to before `last`; backwards with a place for the gradients of gain and bias."""
-        part = ResidualCall.from_buffer_copy(call)
-        part.first, part.last = first, last
-        if maybe_room is not None:
-            part.d_gain, part.d_bias = maybe_room, maybe_room + 4 * call.width
-        self.library.malmoi_training_residual(ctypes.byref(part), maybe_room is not None)
+    def add_and_norm_back(self, call: ResidualCall) -> None:
+        """The gradients of it; `d_gain` is where (`num_threads`, 2, width) zeros begin, each part's own."""
+        team = self.team(call.last, FEWEST_ROWS)
+        self.library.malmoi_training_residual(ctypes.byref(call), True, ctypes.byref(team))
 
 
 class OutputLayer:
@@ -173,24 +151,14 @@ class OutputLayer:
 
         `unscaled` becomes exp(z - m), less (1 - smoothing) s at the right symbol, `inverse` 1 / s.
         """
-        found = self.code.share(lambda first, last: self.loss_of(arrays, first, last, smoothing), num_rows, FEWEST_ROWS)
-        return sum(nll for nll, _ in found), sum(level for _, level in found)
-
-    def loss_of(self, arrays: Addresses, first: int, last: int, smoothing: float) -> tuple[float, float]:
-        """The same for rows from `first` to before `last`."""
-        sums = (ctypes.c_double * 2)()
+        team = self.code.team(num_rows, FEWEST_ROWS)
+        sums = (ctypes.c_double * (2 * team.parts))()
         call = LossCall(
-            last - first,
-            self.stride,
-            arrays.states + 4 * first * self.width,
-            arrays.targets + 8 * first,
-            smoothing,
-            arrays.unscaled + 4 * first * self.stride,
-            arrays.inverse + 4 * first,
-            ctypes.addressof(sums),
+            num_rows, self.stride, arrays.states, arrays.targets, smoothing, arrays.unscaled, arrays.inverse
         )
-        self.library.malmoi_training_loss(self.handle, ctypes.byref(call))
-        return sums[0], sums[1]
+        call.sums = ctypes.addressof(sums)
+        self.library.malmoi_training_loss(self.handle, ctypes.byref(call), ctypes.byref(team))
+        return sum(sums[::2]), sum(sums[1::2])
 
 
 def find_training_code(num_threads: int, folder: Path | None = None) -> TrainingCode | None:

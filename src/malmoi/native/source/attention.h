@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "products.h"
+#include "share.h"
 
 namespace malmoi {
 
@@ -189,13 +190,19 @@ inline void attend_back(const AttentionCall& call) {
 extern "C" {
 
 // 0, or 1 where there is no memory.
-int malmoi_training_attend(const malmoi::AttentionCall* call, int backwards) {
-  try {
-    backwards ? malmoi::attend_back(*call) : malmoi::attend(*call);
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return 1;
-  }
+int malmoi_training_attend(const malmoi::AttentionCall* call, int backwards, const malmoi::Team* team) {
+  std::atomic<int> failed{0};
+  const int64_t sentences = call->last;
+  malmoi::share(*team, [&](int64_t part) {
+    malmoi::AttentionCall some = *call;
+    some.first = malmoi::cut(sentences, part, team->parts), some.last = malmoi::cut(sentences, part + 1, team->parts);
+    try {
+      backwards ? malmoi::attend_back(some) : malmoi::attend(some);
+    } catch (const std::bad_alloc&) {
+      failed = 1;
+    }
+  });
+  return failed;
 }
 
 }  // extern "C"

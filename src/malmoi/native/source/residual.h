@@ -2,6 +2,7 @@
 #pragma once
 
 #include "products.h"
+#include "share.h"
 
 namespace malmoi {
 
@@ -96,8 +97,20 @@ inline void residual_norm_back(const ResidualCall& call) {
 
 extern "C" {
 
-void malmoi_training_residual(const malmoi::ResidualCall* call, int backwards) {
-  backwards ? malmoi::residual_norm_back(*call) : malmoi::residual_norm(*call);
+// Backwards `d_gain` holds (parts, 2, width) zeros: of each part the gradients of gain and bias.
+void malmoi_training_residual(const malmoi::ResidualCall* call, int backwards, const malmoi::Team* team) {
+  const int64_t rows = call->last;
+  malmoi::share(*team, [&](int64_t part) {
+    malmoi::ResidualCall some = *call;
+    some.first = malmoi::cut(rows, part, team->parts), some.last = malmoi::cut(rows, part + 1, team->parts);
+    if (backwards) {
+      some.d_gain = call->d_gain + 2 * part * call->width;
+      some.d_bias = some.d_gain + call->width;
+      malmoi::residual_norm_back(some);
+    } else {
+      malmoi::residual_norm(some);
+    }
+  });
 }
 
 }  // extern "C"

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "products.h"
+#include "share.h"
 
 namespace malmoi {
 
@@ -89,8 +90,17 @@ int64_t malmoi_training_pack(void* output, const float* weight, const float* bia
   }
 }
 
-void malmoi_training_loss(void* output, const malmoi::LossCall* call) {
-  malmoi::loss_of_rows(*static_cast<malmoi::Linear*>(output), *call);
+// `sums` holds (parts, 2) zeros: of each part its own.
+void malmoi_training_loss(void* output, const malmoi::LossCall* call, const malmoi::Team* team) {
+  const auto& linear = *static_cast<malmoi::Linear*>(output);
+  malmoi::share(*team, [&](int64_t part) {
+    malmoi::LossCall some = *call;
+    const int64_t first = malmoi::cut(call->rows, part, team->parts);
+    some.rows = malmoi::cut(call->rows, part + 1, team->parts) - first;
+    some.states += first * linear.in, some.targets += first, some.inverse += first;
+    some.unscaled += first * call->stride, some.sums += 2 * part;
+    malmoi::loss_of_rows(linear, some);
+  });
 }
 
 }  // extern "C"
