@@ -31,7 +31,7 @@ def load(task: Task) -> System:
 
 
 def highest_memory() -> int:
-    """Bytes of resident memory that this process has had at most; `ru_maxrss` may be that of the one that started it."""
+    """Bytes of resident memory that this process had at most; `ru_maxrss` may be that of the one that started it."""
     status = Path("/proc/self/status").read_text(encoding="ascii").split("\n")
     return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
 
