@@ -1,6 +1,7 @@
-"""Attention over short sentences on the CPU, with a gradient written by hand.
+"""Parts of a layer on the CPU, with gradients by hand: attention over short sentences, feed-forward, residual sums.
 
-In: packed projections as the linear layers give them, and the mask's two parts. Out: attended states `(B, T, N * H)`.
+In: for attention packed projections as the linear layers give them, and the mask's two parts. Out: attended states
+`(B, T, N * H)`. What is called native goes through `native/training.py`, where that was built (decision 0017).
 
 At the sizes of one batch (16 to 32 places, heads of 32) torch's fused operation and autograd's own trail of the open
 formula spend most of their time on copies and small operators. Here the packed input is laid out once, every product
@@ -300,7 +301,7 @@ class NativeResidual(torch.autograd.Function):
         call.levels = None if ctx.maybe_levels is None else ctx.maybe_levels.ctypes.data
         parts_X2D = gain_D.new_zeros(ctx.code.num_threads, 2, gain_D.numel())
         call.d_gain = parts_X2D.data_ptr()
-        ctx.code.add_and_norm_back(call)
+        ctx.code.add_and_norm(call, backwards=True)
         d_gain, d_bias = parts_X2D.sum(0).unbind(0)
         return d_states, d_sublayer, d_gain, d_bias, None, None, None, None
 

@@ -86,7 +86,7 @@ class TrainingCode:
     """The library, and threads that share what it is asked."""
 
     def __init__(self, library: ctypes.CDLL, num_threads: int) -> None:
-        """`num_threads`: those of torch, which are shared where its OpenMP is GCC's; else the code has one."""
+        """`num_threads`: those of torch; `AttributeError` where there are several and its OpenMP is not GCC's."""
         self.library = library
         self.maybe_parallel = ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p) if num_threads > 1 else None
         self.num_threads = num_threads
@@ -112,15 +112,13 @@ class TrainingCode:
         if self.library.malmoi_training_attend(ctypes.byref(call), backwards, ctypes.byref(team)):
             raise MemoryError("no memory for attention")
 
-    def add_and_norm(self, call: ResidualCall) -> None:
-        """Dropout, residual sum and LayerNorm of the rows before `last`."""
-        team = self.team(call.last, FEWEST_ROWS)
-        self.library.malmoi_training_residual(ctypes.byref(call), False, ctypes.byref(team))
+    def add_and_norm(self, call: ResidualCall, *, backwards: bool = False) -> None:
+        """Dropout, residual sum and LayerNorm of the rows before `last`, or their gradients.
 
-    def add_and_norm_back(self, call: ResidualCall) -> None:
-        """The gradients of it; `d_gain` is where (`num_threads`, 2, width) zeros begin, each part's own."""
+        Then `d_gain` is where (`num_threads`, 2, width) zeros begin, each part's own.
+        """
         team = self.team(call.last, FEWEST_ROWS)
-        self.library.malmoi_training_residual(ctypes.byref(call), True, ctypes.byref(team))
+        self.library.malmoi_training_residual(ctypes.byref(call), backwards, ctypes.byref(team))
 
 
 class OutputLayer:
