@@ -1,4 +1,4 @@
-"""The loss in native code: equal to the formula, to torch's own way, and to itself; never where it does not fit."""
+"""Native code of training: equal to the formula, to torch's own way, and to itself; never where it does not fit."""
 
 import copy
 import itertools
@@ -19,6 +19,7 @@ from malmoi.models.interface import Trace
 from malmoi.models.kernels import add_and_norm, attend_cross, attend_self
 from malmoi.models.transformer import use_native_code
 from malmoi.native.training import OutputLayer, TrainingCode, find_training_code
+from malmoi.training.consistency import consistent_loss, plain_consistent_loss
 from malmoi.training.loss import LossSum, fused_loss, smoothed_loss
 from malmoi.training.objective import ModelWithLoss, model_with_loss
 
@@ -93,6 +94,42 @@ def test_what_is_no_number_makes_the_loss_none(bad: float) -> None:
     assert not math.isfinite(run(fused_loss, hidden, target, lengths, output, maybe_native=native())[0].loss.item())
 
 
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("chunk_rows", [0, 1, 37])
+@pytest.mark.parametrize(("classes", "width", "bias"), [(11, 6, True), (16, 16, False), (1000, 24, True)])
+@pytest.mark.parametrize("consistency", [0.0, 5.0])
+def test_two_passes_equal_the_formula_in_float64(
+    num_threads: int, chunk_rows: int, classes: int, width: int, bias: bool, consistency: float
+) -> None:
+    hidden, target, lengths, output = inputs(classes, width, bias)
+    # Scores of some twenty would make most symbols impossible.
+    output = [(one / width).detach().requires_grad_() for one in output]
+    passes = [hidden, (hidden + 0.3 * torch.randn(hidden.shape)).detach().requires_grad_()]
+    more: dict[str, object] = {"chunk_rows": chunk_rows, "maybe_native": native(num_threads)}
+    results: list[tuple[LossSum, tuple[Tensor, ...]]] = []
+    for way, tensors, options in (
+        (consistent_loss, [*passes, *output], more),
+        (plain_consistent_loss, [one.detach().double().requires_grad_() for one in (*passes, *output)], {}),
+    ):
+        maybe_bias = tensors[3] if bias else None
+        result = way(*tensors[:2], target, lengths, tensors[2], maybe_bias, 0.1, consistency, **options)
+        results.append((result, torch.autograd.grad(2 * result.loss, tensors)))
+    (found, gradients), (wanted, right) = results
+    assert found.loss.item() == pytest.approx(wanted.loss.item(), rel=1e-5)
+    assert found.nll.item() == pytest.approx(wanted.nll.item(), rel=1e-6)
+    for mine, other in zip(gradients, right, strict=True):
+        torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_no_number_in_one_of_two_passes_makes_the_loss_none(bad: float, place: int) -> None:
+    hidden, target, lengths, output = inputs(33, 16, True)
+    passes = [hidden.detach().clone(), hidden.detach().clone()]
+    passes[place][0, 0, 3] = bad
+    assert not consistent_loss(*passes, target, lengths, *output, 0.1, 5.0, maybe_native=native()).loss.isfinite()
+
+
 def test_a_target_outside_the_classes_is_refused() -> None:
     hidden, target, lengths, output = inputs(33, 16, True)
     target[0, 0] = 33
@@ -108,13 +145,14 @@ def test_other_types_keep_to_torch() -> None:
     assert with_it.loss.item() == without.loss.item()
 
 
-def test_a_model_trains_alike_with_it() -> None:
+@pytest.mark.parametrize("consistency", [0.0, 5.0])
+def test_a_model_trains_alike_with_it(consistency: float) -> None:
     batch = toy_batch(toy_pairs([2, 5, 9, 1]))
     gradients: list[list[Tensor]] = []
     for maybe_native in (None, native()):
         network = toy_network(dropout=0.2)
         network.bits.reseed(7)
-        result = ModelWithLoss(network, 0.1, maybe_native=maybe_native).train()(batch)
+        result = ModelWithLoss(network, 0.1, consistency=consistency, maybe_native=maybe_native).train()(batch)
         result.loss.backward()
         gradients.append([one.grad for one in network.parameters() if one.grad is not None])
     for mine, other in zip(*gradients, strict=True):

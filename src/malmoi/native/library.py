@@ -36,6 +36,7 @@ def source_files() -> list[Path]:
             "layers.h",
             "products.h",
             "training.h",
+            "consistency.h",
             "attention.h",
             "residual.h",
             "share.h",

@@ -1,13 +1,12 @@
 """What training has of native code: the output layer with its loss, attention over short sentences, residual sums.
 
 In: tensors of fp32 on the CPU, as addresses. Out: what is written into those of the caller. Calls do not hold Python's
-lock. The references are `training/loss.py`, `models/attention.py` and `models/blocks.py`.
+lock. The references are `training/loss.py`, `training/consistency.py`, `models/attention.py` and `models/blocks.py`.
 
 Letters: R rows, D width, V classes.
 """
 
 import ctypes
-from dataclasses import dataclass
 from pathlib import Path
 
 from malmoi.native.library import find_library_path
@@ -33,6 +32,21 @@ class LossCall(ctypes.Structure):
         ("smoothing", ctypes.c_double),
         ("unscaled", ctypes.c_void_p),
         ("inverse", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
+    ]
+
+
+class PairCall(ctypes.Structure):
+    """`malmoi::PairCall` of consistency.h; what there are two of, is one of each pass."""
+
+    _fields_ = [
+        ("rows", ctypes.c_int64),
+        ("stride", ctypes.c_int64),
+        ("states", ctypes.c_void_p * 2),
+        ("targets", ctypes.c_void_p),
+        ("smoothing", ctypes.c_double),
+        ("weight", ctypes.c_double),
+        ("gradients", ctypes.c_void_p * 2),
         ("sums", ctypes.c_void_p),
     ]
 
@@ -72,16 +86,6 @@ class ResidualCall(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True)
-class Addresses:
-    """Where the arrays of a call begin."""
-
-    states: int
-    targets: int
-    unscaled: int
-    inverse: int
-
-
 class TrainingCode:
     """The library, and threads that share what it is asked."""
 
@@ -95,6 +99,7 @@ class TrainingCode:
         library.malmoi_training_pack.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
         library.malmoi_training_pack.restype = ctypes.c_int64
         library.malmoi_training_loss.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        library.malmoi_training_pair.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         library.malmoi_training_attend.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
         library.malmoi_training_residual.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
 
@@ -144,19 +149,27 @@ class OutputLayer:
         self.width, self.stride = width, stride
         return stride
 
-    def loss(self, arrays: Addresses, num_rows: int, smoothing: float) -> tuple[float, float]:
+    def loss(self, call: LossCall) -> tuple[float, float]:
         """Sums over rows of log s + m - z[right] and of log s + m, with z, m and s of `ChunkPass`.
 
         `unscaled` becomes exp(z - m), less (1 - smoothing) s at the right symbol, `inverse` 1 / s.
         """
-        team = self.code.team(num_rows, FEWEST_ROWS)
+        team = self.code.team(call.rows, FEWEST_ROWS)
         sums = (ctypes.c_double * (2 * team.parts))()
-        call = LossCall(
-            num_rows, self.stride, arrays.states, arrays.targets, smoothing, arrays.unscaled, arrays.inverse
-        )
         call.sums = ctypes.addressof(sums)
         self.library.malmoi_training_loss(self.handle, ctypes.byref(call), ctypes.byref(team))
         return sum(sums[::2]), sum(sums[1::2])
+
+    def pair_loss(self, call: PairCall) -> tuple[float, ...]:
+        """The sums of `loss` for the first pass and for the second, and that of both divergences.
+
+        `gradients` become those of two whole losses with respect to the scores, but for the uniform part of smoothing.
+        """
+        team = self.code.team(call.rows, FEWEST_ROWS)
+        sums = (ctypes.c_double * (5 * team.parts))()
+        call.sums = ctypes.addressof(sums)
+        self.library.malmoi_training_pair(self.handle, ctypes.byref(call), ctypes.byref(team))
+        return tuple(sum(sums[kind::5]) for kind in range(5))
 
 
 def find_training_code(num_threads: int, folder: Path | None = None) -> TrainingCode | None:

@@ -13,13 +13,15 @@ losses. Both directions carry a gradient to both passes.
 Letters: B sentences, T target positions, D width, V classes, P real target positions, R rows of one chunk.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from malmoi.training.loss import ChunkPass, LossSum, default_chunk_rows, real_positions, smoothed_loss
+from malmoi.native.training import OutputLayer, PairCall
+from malmoi.training.loss import ChunkPass, LossSum, default_chunk_rows, is_native, real_positions, smoothed_loss
 
 
 def plain_consistent_loss(
@@ -58,10 +60,12 @@ def consistent_loss(
     chunk_rows: int = 0,
     product_type: torch.dtype | None = None,
     num_tokens: int | None = None,
+    maybe_native: OutputLayer | None = None,
 ) -> LossSum:
     """`plain_consistent_loss` in chunks of rows, with the gradient made in the same pass, as `fused_loss` does it.
 
     `nll` is the mean of both passes. `chunk_rows`: positions whose logits exist at a time, in both passes.
+    `maybe_native` makes the scores of fp32 on a CPU, and their gradients.
     """
     real_P = real_positions(target_lengths_B, target_BT.shape[1], num_tokens)
     first_PD, second_PD = (hidden.flatten(0, 1).index_select(0, real_P) for hidden in (first_BTD, second_BTD))
@@ -70,7 +74,7 @@ def consistent_loss(
     kind = product_type or weight_VD.dtype
     # torch types `apply` of an autograd function as untyped.
     outputs: tuple[Tensor, Tensor] = ChunkedPair.apply(  # pyright: ignore[reportAssignmentType]
-        first_PD, second_PD, target_P, weight_VD, bias_V, smoothing, consistency, rows, kind
+        first_PD, second_PD, target_P, weight_VD, bias_V, smoothing, consistency, rows, kind, maybe_native
     )
     return LossSum(outputs[0], outputs[1], target_P.numel())
 
@@ -90,13 +94,17 @@ class ChunkedPair(torch.autograd.Function):
         consistency: float,
         chunk_rows: int,
         product_type: torch.dtype,
+        maybe_native: OutputLayer | None,
     ) -> tuple[Tensor, Tensor]:
         # Autocast would round the sums too; the products' type is chosen by hand.
         with torch.autocast(first_PD.device.type, enabled=False):
             passes = [ChunkPass(one, weight_VD, bias_V, smoothing, product_type, True) for one in (first_PD, second_PD)]
-            apart = weight_VD.new_zeros(())
+            add, apart = add_pair, weight_VD.new_zeros(())
+            if maybe_native is not None and is_native(first_PD, weight_VD, bias_V, product_type):
+                passes[0].prepare(maybe_native, target_P)
+                add = partial(add_pair_natively, maybe_native)
             for start in range(0, target_P.shape[0], chunk_rows):
-                apart += add_pair(passes[0], passes[1], start, target_P[start : start + chunk_rows], consistency)
+                apart += add(passes[0], passes[1], start, target_P[start : start + chunk_rows], consistency)
             made = [one.finish() for one in passes]
         weight, maybe_bias = made[0][1].add_(made[1][1]), None
         if made[0][2] is not None and made[1][2] is not None:
@@ -119,7 +127,7 @@ class ChunkedPair(torch.autograd.Function):
             None if made is None or loss_gradient is None or not needed else made * (loss_gradient.to(made.dtype) / 2)
             for made, needed in zip(saved, wanted, strict=True)
         )
-        return first, second, None, weight, bias, None, None, None, None
+        return first, second, None, weight, bias, None, None, None, None, None
 
 
 def add_pair(first: ChunkPass, second: ChunkPass, start: int, target_R: Tensor, consistency: float) -> Tensor:
@@ -149,6 +157,26 @@ def add_pair(first: ChunkPass, second: ChunkPass, start: int, target_R: Tensor, 
         gradient_RV.scatter_add_(1, right_R1, gradient_RV.new_full(right_R1.shape, one.smoothing - 1))
         one.add_gradient(rows, gradient_RV.to(one.product_type), ones_R)
     return divergence_R1.sum() + reverse_R1.sum()
+
+
+def add_pair_natively(
+    native: OutputLayer, first: ChunkPass, second: ChunkPass, start: int, target_R: Tensor, consistency: float
+) -> float:
+    """`add_pair` with all but the products of the gradient in native code."""
+    count = target_R.shape[0]
+    rows = slice(start, start + count)
+    call = PairCall(count, native.stride, smoothing=first.smoothing, weight=consistency / 2)
+    call.targets = target_R.data_ptr()
+    gradients = []
+    for place, one in enumerate((first, second)):
+        gradients.append(one.room(count, native.stride))
+        call.states[place], call.gradients[place] = one.hidden_PD[rows].data_ptr(), gradients[place].data_ptr()
+    *sums, apart = native.pair_loss(call)
+    for place, one in enumerate((first, second)):
+        gradient_RV = gradients[place][:, : one.num_classes]
+        one.add_sums(one.hidden_PD[rows], *sums[2 * place : 2 * place + 2])
+        one.add_gradient(rows, gradient_RV, gradient_RV.new_ones(count))
+    return apart
 
 
 def log_probabilities(one: ChunkPass, rows: slice, target_R: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from malmoi.native.training import Addresses, OutputLayer
+from malmoi.native.training import LossCall, OutputLayer
 
 # A chunk of logits stays in the last level of a CPU's cache; an accelerator wants fewer and larger products.
 CPU_CHUNK_ELEMENTS = 2**22
@@ -233,25 +233,31 @@ class ChunkPass:
     def add_natively(self, native: OutputLayer, rows: slice, target_R: Tensor) -> None:
         """The same with all but the products of the gradient in native code."""
         hidden_RD, count = self.hidden_PD[rows], target_R.shape[0]
-        if self.buffer.shape[0] < count:
-            self.buffer = hidden_RD.new_empty(count, native.stride)
-        inverse_R = hidden_RD.new_empty(count)
-        arrays = Addresses(*(one.data_ptr() for one in (hidden_RD, target_R, self.buffer, inverse_R)))
-        nll, level = native.loss(arrays, count, self.smoothing)
-        self.nll += nll
-        mean = (hidden_RD @ self.weight_sum_D + self.bias_sum).sum() / self.num_classes
-        self.loss += (1 - self.smoothing) * nll + self.smoothing * (level - mean)
+        scores_RV, inverse_R = self.room(count, native.stride), hidden_RD.new_empty(count)
+        call = LossCall(count, native.stride, hidden_RD.data_ptr(), target_R.data_ptr(), self.smoothing)
+        call.unscaled, call.inverse = scores_RV.data_ptr(), inverse_R.data_ptr()
+        self.add_sums(hidden_RD, *native.loss(call))
         if self.wants_gradient:
-            self.add_gradient(rows, self.buffer[:count, : self.num_classes], inverse_R)
+            self.add_gradient(rows, scores_RV[:, : self.num_classes], inverse_R)
+
+    def room(self, count: int, size: int) -> Tensor:
+        """(count, size) of memory that every chunk uses again."""
+        if self.buffer.shape[0] < count:
+            self.buffer = self.hidden_PD.new_empty(count, size)
+        return self.buffer[:count]
+
+    def add_sums(self, hidden_RD: Tensor, nll: float, level: float) -> None:
+        """What native code found for some rows: the sums of their losses, and of log s + m."""
+        mean = (hidden_RD @ self.weight_sum_D + self.bias_sum).sum() / self.num_classes
+        self.nll += nll
+        self.loss += (1 - self.smoothing) * nll + self.smoothing * (level - mean)
 
     def logits(self, hidden_RD: Tensor) -> Tensor:
         """The chunk's logits in the type of the sums, in memory that every chunk uses again."""
         if self.product_type != self.sum_type:
             logits_RV = torch.mm(hidden_RD, self.weight_VD.T).to(self.sum_type)
         else:
-            if self.buffer.shape[0] < hidden_RD.shape[0]:
-                self.buffer = hidden_RD.new_empty(hidden_RD.shape[0], self.num_classes)
-            logits_RV = torch.mm(hidden_RD, self.weight_VD.T, out=self.buffer[: hidden_RD.shape[0]])
+            logits_RV = torch.mm(hidden_RD, self.weight_VD.T, out=self.room(hidden_RD.shape[0], self.num_classes))
         return logits_RV if self.bias_V is None else logits_RV.add_(self.bias_V)
 
     def add_gradient(self, rows: slice, unscaled_RV: Tensor, inverse_R: Tensor) -> None:

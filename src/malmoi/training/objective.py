@@ -64,6 +64,7 @@ class ModelWithLoss(nn.Module):
                 self.consistency,
                 product_type=product_type,
                 num_tokens=batch.num_target_tokens,
+                maybe_native=self.maybe_native,
             )
         return fused_loss(
             hidden_BTD,

@@ -7,9 +7,9 @@
 // Rows go through all layers in blocks, whose states stay in the second cache, while the weights stream by. Nothing is
 // shared between calls but the weights, which never change: several threads may call at once.
 #include "attention.h"
+#include "consistency.h"
 #include "decoder.h"
 #include "residual.h"
-#include "training.h"
 
 namespace malmoi {
 
