@@ -5,13 +5,10 @@ of their time. Each group writes what it found, as JSON, to `FOLDER/N.json`, N b
 """
 
 import json
-import os
 import signal
-import socket
 import sys
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,89 +28,12 @@ from malmoi.models.interface import Seq2Seq
 from malmoi.training.agreement import Agreement
 from malmoi.training.objective import ModelWithLoss
 from malmoi.training.ranks import Ranks, join_ranks
-from malmoi.training.shards import whole
 from malmoi.training.signals import StopSignals
 from malmoi.training.trainer import Trainer
 from malmoi.training.validation import Divide, Validation, validate
-from tests.training_toys import VOCABULARY, Pair, ToyRun, ToyStream, limit_memory, toy_batch, toy_network, toy_pairs
-
-Found = dict[str, Any]
-CRASHED = 70
-# Rows per batch: with two ranks one has more, with one row some have none, with four ranks most have none.
-ROWS = (5, 1, 3, 8, 2, 4, 7)
-
-
-def part_of(pairs: Sequence[Pair], ranks: Ranks) -> Batch:
-    """A rank's share of a batch."""
-    mine = pairs[ranks.part]
-    return toy_batch(mine) if mine else toy_batch(pairs[:1]).without_targets()
-
-
-def value_of(network: Seq2Seq, text: str) -> str:
-    """Stands for a translation: a number that depends on the weights and the text."""
-    batch = toy_batch(toy_pairs([3 + int(text) % 4], seed=int(text)))
-    hidden = network(batch.source_BS, batch.source_lengths_B, batch.target_input_BT)
-    return f"{text} {hidden.double().norm().item():.9f}"
-
-
-class RankRun(ToyRun):
-    """A toy run of which each rank trains its share."""
-
-    def __init__(self, folder: Path, ranks: Ranks, **settings: Any) -> None:
-        super().__init__(folder, **{"lr": 0.002, "epsilon": 1e-6, "max_steps": 6, "clip_norm": 0.5, **settings})
-        self.ranks = ranks
-        self.dropout = 0.0
-        self.double = True
-        self.num_texts = 61
-        self.texts: list[str] = []
-        whole_batches = [toy_pairs([1 + (7 * row) % 6 for row in range(rows)], seed=rows) for rows in ROWS]
-        self.batches = [part_of(pairs, ranks) for pairs in whole_batches]
-        held_out = toy_pairs([1 + number % 7 for number in range(61)], seed=61)
-        self.held_out = [toy_batch(held_out[first : first + 9]) for first in range(0, 61, 9)]
-        # The first rank's start values count, wherever they come from.
-        self.build: Callable[[], Seq2Seq] = lambda: toy_network(seed=1 + ranks.rank)
-
-    def evaluate_texts(self, network: Seq2Seq, divide: Divide) -> dict[str, float]:
-        self.texts = divide(
-            [str(number) for number in range(self.num_texts)], lambda some: [value_of(network, one) for one in some]
-        )
-        if self.evaluate is not None:
-            return self.evaluate(network)
-        return {"bleu": sum(float(text.split()[1]) for text in self.texts)}
-
-    def trainer(self, **overrides: Any) -> Trainer:
-        from malmoi.config.training import TrainingConfig
-
-        self.network = self.build().double() if self.double else self.build()
-        self.folder.mkdir(exist_ok=True)
-        return Trainer(
-            self.network,
-            TrainingConfig(**{**self.settings, **overrides}),
-            self.folder,
-            self.open_stream,
-            self.save_model,
-            validation=Validation(self.held_out, 300, self.evaluate_texts),
-            longest=6,
-            ranks=self.ranks,
-        )
-
-    def go(self, **overrides: Any) -> Found:
-        """Train, and tell what every rank may compare."""
-        trainer = self.trainer(**overrides)
-        outcome = trainer.run()
-        weights = {name: whole(tensor) for name, tensor in trainer.network.state_dict().items()}
-        self.ranks.wait()
-        rows = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-        return {
-            "outcomes": self.ranks.merge([[outcome.reason, outcome.step, outcome.exit_status, outcome.rollbacks]]),
-            "skipped": outcome.skipped,
-            "losses": [row["loss"] for row in rows if "loss" in row],
-            "norms": [row["gradient_norm"] for row in rows if "loss" in row],
-            "valid": [[row["valid_loss"], row.get("valid_bleu")] for row in rows if "valid_loss" in row],
-            "tokens": outcome.target_tokens,
-            "weights": {name: tensor.flatten().tolist() for name, tensor in weights.items()},
-            "texts": self.texts,
-        }
+from tests.rank_processes import fork_ranks
+from tests.rank_runs import Found, RankRun, part_of
+from tests.training_toys import VOCABULARY, ToyStream, limit_memory, toy_batch, toy_network, toy_pairs
 
 
 def tiny_rnn() -> Seq2Seq:
@@ -425,38 +345,6 @@ def take_part(folder: Path, environment: dict[str, str]) -> int:
         (folder / f"failed-{count}-{rank}.json").write_text(json.dumps(message), encoding="utf-8")
         return 1
     return 0
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def fork_ranks(count: int, work: Callable[[dict[str, str]], int]) -> list[int]:
-    """Run `work` in so many forks, each with what torchrun would say; their exit statuses."""
-    port = str(free_port())
-    children: list[int] = []
-    for rank in range(count):
-        child = os.fork()
-        if child == 0:
-            words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-            environment = {name: str(value) for name, value in words.items()}
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            # torch reads address and port from its own environment.
-            os.environ.update(environment)
-            status = CRASHED
-            try:
-                status = work(environment)
-            finally:
-                if status == CRASHED:
-                    traceback.print_exc()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                # Whatever happened, this fork goes no further than here.
-                os._exit(status)
-        children.append(child)
-    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 from tests.product_toys import FAST, run_malmoi, sentences, write
 
 from browser import Browser, find_browser
+from page_service import Service, serve_page
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +41,23 @@ def quiet(browser: Browser) -> Iterator[None]:
     browser.run("1")
     assert browser.complaints == []
     assert len(browser.requests) == 1 and browser.requests[0].startswith("file:")
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with serve_page() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser, service: Service) -> Iterator[Browser]:
+    """The page, opened; whatever a test does, the console stays empty and nobody else is asked for anything."""
+    browser.complaints.clear()
+    browser.requests.clear()
+    browser.visit(service.address)
+    yield browser
+    browser.run("1")
+    # A status that is no success is told in the console, whatever a page makes of it.
+    assert [one for one in browser.complaints if not one.startswith("Failed to load resource")] == []
+    places = ("about:srcdoc", service.address)
+    assert [one for one in browser.requests if not one.startswith(places)] == []

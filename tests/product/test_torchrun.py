@@ -32,7 +32,7 @@ IN_FORKS = """
 import sys
 from malmoi.commands import train
 from malmoi.commands.main import app
-from tests.rank_scenarios import fork_ranks
+from tests.rank_processes import fork_ranks
 for out in ("hurt", "whole"):
     statuses = fork_ranks(2, lambda _: app([*sys.argv[1:], "--out", out], standalone_mode=False) or 0)
     assert statuses == [0, 0], statuses

@@ -134,6 +134,13 @@ def test_files_and_functions_are_short(path: Path) -> None:
     assert not [(name, lines) for name, lines in functions(path) if lines > LONGEST_FUNCTION]
 
 
+def test_tests_and_benchmarks_are_short() -> None:
+    files = [path for room in ("tests", "benchmarks") for path in (SOURCE.parents[1] / room).rglob("*.py")]
+    ours = [path for path in files if "node_modules" not in path.parts]
+    assert len(ours) > 100
+    assert not [path.name for path in ours if len(path.read_text(encoding="utf-8").split("\n")) - 1 > LONGEST_FILE]
+
+
 def test_native_files_are_short() -> None:
     native = [path for path in SOURCE.rglob("*") if path.suffix in {".cpp", ".h"}]
     assert {path.name for path in native} == {path.name for path in source_files()}

@@ -2,118 +2,20 @@
 
 import json
 import math
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-import numpy as np
 import pytest
-import torch
 
-import malmoi
-from malmoi.checkpoint import save_model
-from malmoi.config.decoding import DecodingConfig, Precision
+from copying import LINES, CopyScorer, copier, make_tokenizers, texts_of
+from malmoi.config.decoding import DecodingConfig
 from malmoi.config.model import TransformerConfig
-from malmoi.config.run import StoredConfig
 from malmoi.config.text import TextConfig
-from malmoi.decoding.interface import DecoderState, Integers, Memory, Numbers
 from malmoi.decoding.scorer import ModelScorer
-from malmoi.errors import CheckpointError, ConfigError, DataError
+from malmoi.errors import ConfigError, DataError
 from malmoi.models.build import build_model
 from malmoi.text.ids import END_ID
-from malmoi.text.tokenizer import Tokenizers, train_tokenizers
+from malmoi.text.tokenizer import train_tokenizers
 from malmoi.translate import Translation, Translator
-
-LINES = [
-    "bano dori felu gasi",
-    "hemo jipu kato",
-    "luni bano",
-    "dori dori gasi hemo jipu kato luni",
-    "kato. felu, gasi!",
-]
-
-
-class CopyMemory(Memory):
-    def __init__(self, sources: list[list[int]]) -> None:
-        self.sources = sources
-
-    @property
-    def num_sentences(self) -> int:
-        return len(self.sources)
-
-
-class CopyState(DecoderState):
-    """Each row is a source and how much of it was said."""
-
-    def __init__(self, rows: list[tuple[list[int], int]], attention_RS: Numbers | None = None) -> None:
-        self.rows = rows
-        self.attention_RS = attention_RS
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.rows)
-
-    def select(self, rows_R: Integers) -> "CopyState":
-        kept = rows_R.tolist()
-        attention_RS = None if self.attention_RS is None else self.attention_RS[rows_R]
-        return CopyState([self.rows[row] for row in kept], attention_RS)
-
-    def append(self, other: "CopyState") -> "CopyState":
-        return CopyState(self.rows + other.rows)
-
-
-class CopyScorer:
-    """Says the source once more with probability `certainty` for each token; everything else shares the rest.
-
-    With `says` its first tokens are replaced, whatever the source. It looks at the place that it copies.
-    """
-
-    def __init__(self, size: int, certainty: float = 0.9, says: Sequence[int] = (), max_steps: int | None = None):
-        self.vocabulary_size = size
-        self.start_id = size
-        self.end_id = END_ID
-        self.source_padding_id = size
-        self.max_steps = max_steps
-        self.certainty = certainty
-        self.says = tuple(says)
-
-    def encode(self, source_BS: Integers, source_lengths_B: Integers) -> CopyMemory:
-        lengths = source_lengths_B.tolist()
-        return CopyMemory([row[:length] for row, length in zip(source_BS.tolist(), lengths, strict=True)])
-
-    def start(self, memory: Memory, keep_attention: bool = False) -> CopyState:
-        assert isinstance(memory, CopyMemory)
-        return CopyState([(source, 0) for source in memory.sources])
-
-    def step(self, token_R: Integers, state: DecoderState) -> tuple[Numbers, CopyState]:
-        assert isinstance(state, CopyState)
-        rest = (1.0 - self.certainty) / (self.vocabulary_size - 1)
-        log_probs_RV = np.full((state.num_rows, self.vocabulary_size), math.log(rest), dtype=np.float32)
-        longest = max(len(source) for source, _ in state.rows)
-        attention_RS = np.zeros((state.num_rows, longest), dtype=np.float32)
-        for row, (source, place) in enumerate(state.rows):
-            says = [*self.says, *source[len(self.says) :]]
-            token = says[place] if place < len(says) else END_ID
-            log_probs_RV[row, token] = math.log(self.certainty)
-            attention_RS[row, min(place, len(source) - 1)] = 1.0
-        return log_probs_RV, CopyState([(source, place + 1) for source, place in state.rows], attention_RS)
-
-
-def make_tokenizers(kind: Any = "characters", lines: Sequence[str] = LINES) -> Tokenizers:
-    tokenizers = train_tokenizers(TextConfig(tokenizer=kind, vocabulary_size=320), lines, lines, seed=1)
-    return tokenizers.trained_on({index for row in tokenizers.encode_sources(lines) for index in row})
-
-
-def copier(kind: Any = "characters", decoding: DecodingConfig | None = None, **arguments: Any) -> Translator:
-    tokenizers = make_tokenizers(kind)
-    scorer = CopyScorer(tokenizers.target.size, **arguments)
-    return Translator(scorer, tokenizers, decoding or DecodingConfig(beam_size=2))
-
-
-def texts_of(translations: Sequence[Translation]) -> list[str]:
-    return [translation.text for translation in translations]
 
 
 @pytest.fixture(scope="module")
@@ -452,68 +354,3 @@ def test_sampling_does_not_depend_on_neighbours(network_translator: Translator) 
     later = network_translator.translate(lines[2:], options=options, first_line=3)
     assert texts_of(later) == together[2:]
     assert together[0] != together[-1]
-
-
-def store_model(
-    folder: Path, lines: Sequence[str] = LINES, seed: int = 1, precision: Precision = "fp32", **card: Any
-) -> Path:
-    tokenizers = make_tokenizers("characters", lines)
-    size = tokenizers.target.size
-    model = TransformerConfig(width=8, heads=2, encoder_layers=1, decoder_layers=1, feed_forward=16)
-    config = StoredConfig(
-        text=TextConfig(tokenizer="characters"),
-        model=model,
-        decoding=DecodingConfig(beam_size=2, max_length=10, precision=precision),
-    )
-    save_model(folder, config, build_model(model, size, size, seed=seed), tokenizers, dict(card))
-    return folder
-
-
-def test_a_stored_model_translates(tmp_path: Path) -> None:
-    first = store_model(tmp_path / "first", max_source_tokens=6)
-    translator = malmoi.load(first)
-    assert translator.decoding.beam_size == 2
-    assert translator.max_source_tokens == 6
-    found = translator.translate(LINES)
-    assert texts_of(malmoi.load(str(first)).translate(LINES)) == texts_of(found)
-    second = store_model(tmp_path / "second", seed=2)
-    twice = malmoi.load([first, first]).translate(LINES)
-    assert texts_of(twice) == texts_of(found)
-    mixed = malmoi.load([first, second]).translate(LINES)
-    assert [one.score for one in mixed] != [one.score for one in found]
-    assert all(one.score is not None and math.isfinite(one.score) for one in mixed)
-
-
-def test_models_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    first = store_model(tmp_path / "first")
-    # The same characters, so the same size, but other ids.
-    other = store_model(tmp_path / "other", lines=[*LINES[:4], "kato. felu, gasi!!!!!!!!!!"])
-    with pytest.raises(CheckpointError, match="vocabulary is not that of"):
-        malmoi.load([first, other])
-    with pytest.raises(ConfigError, match="no model"):
-        malmoi.load([])
-    with pytest.raises(ConfigError, match="cuda"):
-        if torch.cuda.is_available():
-            raise ConfigError("cuda is there")
-        malmoi.load(first, device="cuda")
-
-
-def test_importing_the_package_imports_nothing() -> None:
-    code = (
-        "import sys, malmoi; roots = {name.partition('.')[0] for name in sys.modules}; "
-        "assert not roots & {'torch', 'numpy', 'pydantic', 'sentencepiece', 'sacrebleu', 'importlib_metadata'}, roots; "
-        "assert [name for name in sys.modules if name.startswith('malmoi')] == ['malmoi']; "
-        "assert malmoi.__version__.count('.') == 2; assert callable(malmoi.load)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_model_that_stores_int8_can_be_read_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the native code a call may still ask for fp32."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no library"))
-    plain = malmoi.load(store_model(tmp_path / "plain"))
-    stored = malmoi.load(store_model(tmp_path / "stored", precision="int8"))
-    with pytest.raises(ConfigError, match="doctor --build"):
-        stored.translate(LINES)
-    expected = texts_of(plain.translate(LINES))
-    assert texts_of(stored.translate(LINES, options={"precision": "fp32"})) == expected
