@@ -18,7 +18,7 @@ from malmoi.models.dropout import Dropout, RandomBits
 from malmoi.models.interface import Trace
 from malmoi.models.kernels import add_and_norm, attend_cross, attend_self
 from malmoi.models.transformer import use_native_code
-from malmoi.native.training import OutputLayer, TrainingCode, find_training_code
+from malmoi.native.training import FEWEST_ROWS, OutputLayer, TrainingCode, find_training_code
 from malmoi.training.consistency import consistent_loss, plain_consistent_loss
 from malmoi.training.loss import LossSum, fused_loss, smoothed_loss
 from malmoi.training.objective import ModelWithLoss, model_with_loss
@@ -38,13 +38,18 @@ def native(num_threads: int = 1) -> OutputLayer:
     return OutputLayer(native_code(num_threads))
 
 
-def inputs(classes: int, width: int, bias: bool, rows: int = 150) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """Hidden states of fp32, targets, lengths, weight and perhaps bias, with gradients wanted."""
+def inputs(classes: int, width: int, bias: bool, rows: int = 400) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+    """Hidden states of fp32, targets, lengths, weight (as models begin) and perhaps bias, with gradients wanted.
+
+    So many rows that two threads share those of one chunk.
+    """
     generator = torch.Generator().manual_seed(classes)
     hidden_BTD = torch.randn(rows // 5, 7, width, generator=generator).requires_grad_()
     target_BT = torch.randint(classes, (rows // 5, 7), generator=generator)
     lengths_B = torch.randint(1, 8, (rows // 5,), generator=generator)
-    output = [torch.randn(classes, width, generator=generator), torch.randn(classes, generator=generator)]
+    weight_VD = torch.randn(classes, width, generator=generator) * width**-0.5
+    output = [weight_VD, torch.randn(classes, generator=generator)]
+    assert int(lengths_B.sum()) >= 2 * FEWEST_ROWS
     return hidden_BTD, target_BT, lengths_B, [one.requires_grad_() for one in output[: 1 + bias]]
 
 
@@ -91,7 +96,9 @@ def test_what_is_no_number_makes_the_loss_none(bad: float) -> None:
     hidden, target, lengths, output = inputs(33, 16, True)
     with torch.no_grad():
         output[0][5, 3] = bad
-    assert not math.isfinite(run(fused_loss, hidden, target, lengths, output, maybe_native=native())[0].loss.item())
+    found, _ = run(fused_loss, hidden, target, lengths, output, maybe_native=native())
+    # The sum of nll comes from native code alone.
+    assert not math.isfinite(found.loss.item()) and not math.isfinite(found.nll.item())
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -102,9 +109,8 @@ def test_two_passes_equal_the_formula_in_float64(
     num_threads: int, chunk_rows: int, classes: int, width: int, bias: bool, consistency: float
 ) -> None:
     hidden, target, lengths, output = inputs(classes, width, bias)
-    # Scores of some twenty would make most symbols impossible.
-    output = [(one / width).detach().requires_grad_() for one in output]
-    passes = [hidden, (hidden + 0.3 * torch.randn(hidden.shape)).detach().requires_grad_()]
+    noise = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(1))
+    passes = [hidden, (hidden + 0.3 * noise).detach().requires_grad_()]
     more: dict[str, object] = {"chunk_rows": chunk_rows, "maybe_native": native(num_threads)}
     results: list[tuple[LossSum, tuple[Tensor, ...]]] = []
     for way, tensors, options in (
@@ -127,7 +133,8 @@ def test_what_is_no_number_in_one_of_two_passes_makes_the_loss_none(bad: float, 
     hidden, target, lengths, output = inputs(33, 16, True)
     passes = [hidden.detach().clone(), hidden.detach().clone()]
     passes[place][0, 0, 3] = bad
-    assert not consistent_loss(*passes, target, lengths, *output, 0.1, 5.0, maybe_native=native()).loss.isfinite()
+    found = consistent_loss(*passes, target, lengths, *output, 0.1, 5.0, maybe_native=native())
+    assert not found.loss.isfinite() and not found.nll.isfinite()
 
 
 def test_a_target_outside_the_classes_is_refused() -> None:
@@ -293,3 +300,38 @@ def test_residual_sums_that_do_not_fit_keep_to_torch() -> None:
     assert add_and_norm(wide.double(), wide.double(), nn.LayerNorm(8), Dropout(0.0, bits), code) is None
     assert add_and_norm(wide, wide, nn.RMSNorm(8), Dropout(0.0, bits), code) is None
     assert add_and_norm(wide.T, wide.T, nn.LayerNorm(3), Dropout(0.0, bits), code) is None
+    assert add_and_norm(wide, wide[:1], nn.LayerNorm(8), Dropout(0.0, bits), code) is None
+    assert add_and_norm(wide, wide, nn.LayerNorm((3, 8)), Dropout(0.0, bits), code) is None
+    assert add_and_norm(wide, wide, nn.LayerNorm(8, elementwise_affine=False), Dropout(0.0, bits), code) is None
+    assert add_and_norm(wide, wide, nn.LayerNorm(8).double(), Dropout(0.0, bits), code) is None
+
+
+def test_a_model_for_another_device_gets_no_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one that got it and moved away ask it for anything."""
+    monkeypatch.setattr("malmoi.training.objective.find_training_code", native_code)
+    meta = torch.device("meta")
+    model = model_with_loss(toy_network(), TrainingConfig(), meta)
+    assert model.maybe_native is None
+    assert not [one for one in model.network.modules() if getattr(one, "maybe_code", None) is not None]
+    wide = torch.randn(3, 8, device=meta)
+    assert add_and_norm(wide, wide, nn.LayerNorm(8, device=meta), Dropout(0.0, RandomBits(1)), native_code()) is None
+    packed = torch.randn(2, 5, 3, 2, 8, device=meta)
+    assert attend_self(packed, None, None, native_code()).shape == (2, 5, 16)
+
+
+def test_attention_that_does_not_fit_keeps_to_torch() -> None:
+    code, packed, query = native_code(), torch.randn(2, 5, 2, 2, 8), torch.randn(2, 3, 2, 8)
+    assert torch.equal(attend_cross(query, packed[:, :0], None, None, code), torch.zeros(2, 3, 16))
+    same_for_all_keys = torch.zeros(2, 1, 1, 1)
+    torch.testing.assert_close(
+        attend_cross(query, packed, same_for_all_keys, None, code), attend_cross(query, packed, None, None)
+    )
+    for shape in ((2, 1, 1, 3), (3, 1, 1, 5), (2, 1, 2, 5)):
+        with pytest.raises(RuntimeError):
+            attend_cross(query, packed, torch.zeros(shape), None, code)
+
+
+def test_targets_of_32_bits_keep_to_torch() -> None:
+    hidden, target, lengths, output = inputs(33, 16, True)
+    found = fused_loss(hidden, target.int(), lengths, *output, 0.1, maybe_native=native())
+    assert found.loss.item() == fused_loss(hidden, target.int(), lengths, *output, 0.1).loss.item()

@@ -30,7 +30,8 @@ def attend_self(
     packed_BT3NH: Tensor, added: Tensor | None, kept: Tensor | None, maybe_code: TrainingCode | None = None
 ) -> Tensor:
     """softmax(Q K^T / sqrt(H) + M) V with Q, K, V side by side in one tensor; in native code where that is given."""
-    if maybe_code is not None and is_native(packed_BT3NH, added):
+    places = packed_BT3NH.size(1)
+    if maybe_code is not None and is_native(packed_BT3NH) and fits(added, packed_BT3NH.size(0), places, places):
         attended_BTD = NativeSelf.apply(packed_BT3NH, added, maybe_code)
     else:
         attended_BTD = PackedSelf.apply(packed_BT3NH, added)
@@ -45,7 +46,9 @@ def attend_cross(
     maybe_code: TrainingCode | None = None,
 ) -> Tensor:
     """The same with the keys and values of another sequence."""
-    if maybe_code is not None and is_native(query_BTNH, added) and is_native(packed_BS2NH, added):
+    batch, queries = query_BTNH.size(0), query_BTNH.size(1)
+    is_possible = is_native(query_BTNH) and is_native(packed_BS2NH) and batch == packed_BS2NH.size(0)
+    if maybe_code is not None and is_possible and fits(added, batch, queries, packed_BS2NH.size(1)):
         attended_BTD = NativeCross.apply(query_BTNH, packed_BS2NH, added, maybe_code)
     else:
         attended_BTD = PackedCross.apply(query_BTNH, packed_BS2NH, added)
@@ -79,12 +82,19 @@ class FeedForwardRelu(torch.autograd.Function):
         )
 
 
-def is_native(packed: Tensor, added: Tensor | None) -> bool:
-    """Whether native code can take these: fp32, whole vectors in a head, the mask the same for all heads."""
-    fits = packed.dtype == torch.float32 and packed.is_contiguous() and packed.size(-1) % 8 == 0
-    if added is not None:
-        fits = fits and added.dtype == torch.float32 and added.size(1) == 1 and added.stride(3) == 1
-    return fits and packed.size(0) > 0
+def is_native(packed: Tensor) -> bool:
+    """Whether native code can take these: fp32 on a CPU, at least one place, whole vectors in a head."""
+    is_fp32 = packed.device.type == "cpu" and packed.dtype == torch.float32
+    return is_fp32 and packed.is_contiguous() and packed.numel() > 0 and packed.size(-1) % 8 == 0
+
+
+def fits(added: Tensor | None, batch: int, queries: int, keys: int) -> bool:
+    """Whether native code can take this mask: fp32 on a CPU, the same for all heads, each key with its own number."""
+    if added is None:
+        return True
+    is_fp32 = added.device.type == "cpu" and added.dtype == torch.float32
+    fits_sizes = added.size(0) in (1, batch) and added.size(1) == 1 and added.size(2) in (1, queries)
+    return is_fp32 and fits_sizes and added.size(3) == keys and added.stride(3) == 1
 
 
 def call_of(
@@ -310,11 +320,14 @@ def add_and_norm(
     states: Tensor, sublayer: Tensor, norm: nn.Module, dropout: Dropout, code: TrainingCode
 ) -> Tensor | None:
     """norm(states + dropout(sublayer)); None where native code cannot take these."""
-    tensors = (states, sublayer)
-    if not isinstance(norm, nn.LayerNorm) or states.size(-1) % 8 or not states.numel():
+    if not isinstance(norm, nn.LayerNorm) or norm.normalized_shape != states.shape[-1:] or states.size(-1) % 8:
         return None
-    if any(one.dtype != torch.float32 or not one.is_contiguous() for one in tensors):
+    parameters = list(norm.parameters())
+    if not states.numel() or states.shape != sublayer.shape or len(parameters) != 2:
         return None
+    for one in (states, sublayer, *parameters):
+        if one.device.type != "cpu" or one.dtype != torch.float32 or not one.is_contiguous():
+            return None
     maybe_levels, kept = None, (0, 1.0)
     if dropout.is_active:
         maybe_levels = dropout.bits.levels(states.numel())

@@ -124,7 +124,7 @@ class ChunkedLoss(torch.autograd.Function):
         # Autocast would round the sums too; the products' type is chosen by hand.
         with torch.autocast(hidden_PD.device.type, enabled=False):
             pass_over = ChunkPass(hidden_PD, weight_VD, bias_V, smoothing, product_type, wants_gradient)
-            if maybe_native is not None and is_native(hidden_PD, weight_VD, bias_V, product_type):
+            if maybe_native is not None and is_native(hidden_PD, target_P, weight_VD, bias_V, product_type):
                 pass_over.prepare(maybe_native, target_P)
             for start in range(0, target_P.shape[0], chunk_rows):
                 pass_over.add(start, target_P[start : start + chunk_rows])
@@ -149,15 +149,21 @@ class ChunkedLoss(torch.autograd.Function):
         return hidden, None, weight, bias, None, None, None, None, None
 
 
-def is_native(hidden_PD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, product_type: torch.dtype) -> bool:
-    """Whether native code can take these: fp32 on a CPU, one row behind the other."""
+def is_native(
+    hidden_PD: Tensor, target_P: Tensor, weight_VD: Tensor, bias_V: Tensor | None, product_type: torch.dtype
+) -> bool:
+    """Whether native code can take these: fp32 on a CPU, one row behind the other; targets of 64 bits."""
     tensors = [hidden_PD, weight_VD, *([] if bias_V is None else [bias_V])]
-    return product_type == torch.float32 and all(
-        type(one) in (Tensor, nn.Parameter)
-        and one.device.type == "cpu"
-        and one.dtype == torch.float32
-        and one.is_contiguous()
-        for one in tensors
+    return (
+        product_type == torch.float32
+        and target_P.dtype == torch.int64
+        and all(
+            type(one) in (Tensor, nn.Parameter)
+            and one.device.type == "cpu"
+            and one.dtype == torch.float32
+            and one.is_contiguous()
+            for one in tensors
+        )
     )
 
 

@@ -75,10 +75,13 @@ class ModelWithLoss(nn.Module):
         )
 
 
-def model_with_loss(network: Seq2Seq, config: TrainingConfig) -> ModelWithLoss:
-    """A model and the loss that the settings ask for, with native code where it was built."""
+def model_with_loss(network: Seq2Seq, config: TrainingConfig, device: torch.device | None = None) -> ModelWithLoss:
+    """A model and the loss that the settings ask for, with native code where it was built.
+
+    `device`: where the model will be, if it is not there yet.
+    """
     weight = network.output_weight_VD
-    is_native = weight.device.type == "cpu" and weight.dtype == torch.float32 and config.precision == "fp32"
+    is_native = (device or weight.device).type == "cpu" and weight.dtype == torch.float32 and config.precision == "fp32"
     maybe_code = find_training_code(torch.get_num_threads()) if is_native else None
     if maybe_code is not None:
         use_native_code(network, maybe_code)

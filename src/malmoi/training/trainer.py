@@ -96,7 +96,7 @@ class Trainer:
             network.recompute_layers()
         is_sharded = ranks.count > 1 and config.parallel == "fsdp"
         self.whole = Whole(network, will_be_sharded=is_sharded and needs_text)
-        self.model = model_with_loss(network, config)
+        self.model = model_with_loss(network, config, self.device)
         distributed = distribute(self.model, config.parallel, ranks, self.device)
         self.parameters = trainable_parameters(network)
         self.optimizer = Adam(self.parameters, config)
