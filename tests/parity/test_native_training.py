@@ -3,63 +3,27 @@
 import copy
 import itertools
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
+from tests.native_toys import inputs, masks, native, native_code, run
 from tests.training_toys import toy_batch, toy_network, toy_pairs
 from torch import Tensor, nn
 
 from engine_library import folder_with_library, native_library
 from malmoi.config.training import TrainingConfig
-from malmoi.models.attention import Mask, SelfAttention, attend, causal_mask, length_mask
+from malmoi.models.attention import Mask, SelfAttention, attend, length_mask
 from malmoi.models.blocks import Residual
 from malmoi.models.dropout import Dropout, RandomBits
 from malmoi.models.interface import Trace
 from malmoi.models.kernels import add_and_norm, attend_cross, attend_self
 from malmoi.models.transformer import use_native_code
-from malmoi.native.training import FEWEST_ROWS, OutputLayer, TrainingCode, find_training_code
 from malmoi.training.consistency import consistent_loss, plain_consistent_loss
 from malmoi.training.loss import LossSum, fused_loss, smoothed_loss
 from malmoi.training.objective import ModelWithLoss, model_with_loss
 
 SIDES = ((5, 9), (7, 33), (3, 300))
 """Queries that ask keys of another sequence."""
-
-
-def native_code(num_threads: int = 1) -> TrainingCode:
-    native_library()
-    found = find_training_code(num_threads, folder_with_library())
-    assert found is not None
-    return found
-
-
-def native(num_threads: int = 1) -> OutputLayer:
-    return OutputLayer(native_code(num_threads))
-
-
-def inputs(classes: int, width: int, bias: bool, rows: int = 400) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """Hidden states of fp32, targets, lengths, weight (as models begin) and perhaps bias, with gradients wanted.
-
-    So many rows that two threads share those of one chunk.
-    """
-    generator = torch.Generator().manual_seed(classes)
-    hidden_BTD = torch.randn(rows // 5, 7, width, generator=generator).requires_grad_()
-    target_BT = torch.randint(classes, (rows // 5, 7), generator=generator)
-    lengths_B = torch.randint(1, 8, (rows // 5,), generator=generator)
-    weight_VD = torch.randn(classes, width, generator=generator) * width**-0.5
-    output = [weight_VD, torch.randn(classes, generator=generator)]
-    assert int(lengths_B.sum()) >= 2 * FEWEST_ROWS
-    return hidden_BTD, target_BT, lengths_B, [one.requires_grad_() for one in output[: 1 + bias]]
-
-
-def run(
-    way: Callable[..., LossSum], hidden: Tensor, target: Tensor, lengths: Tensor, output: list[Tensor], **more: object
-):
-    """The sums and all gradients."""
-    bias = output[1] if len(output) > 1 else None
-    result = way(hidden, target, lengths, output[0], bias, 0.1, **more)
-    return result, torch.autograd.grad(2 * result.loss, [hidden, *output])
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -82,10 +46,11 @@ def test_it_equals_the_formula_in_float64(
         torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=1e-5)
 
 
-def test_it_says_the_same_again_to_the_last_bit() -> None:
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_it_says_the_same_again_to_the_last_bit(num_threads: int) -> None:
     hidden, target, lengths, output = inputs(1000, 24, True)
     first, again = (
-        run(fused_loss, hidden, target, lengths, output, maybe_native=native(threads)) for threads in (1, 1)
+        run(fused_loss, hidden, target, lengths, output, maybe_native=native(num_threads)) for _ in range(2)
     )
     assert first[0].loss.item() == again[0].loss.item()
     assert all(torch.equal(one, other) for one, other in zip(first[1], again[1], strict=True))
@@ -166,21 +131,14 @@ def test_a_model_trains_alike_with_it(consistency: float) -> None:
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
-def test_only_fp32_on_a_processor_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_weights_of_fp32_on_a_processor_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     native_library()
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder_with_library() / "elsewhere"))
     assert model_with_loss(toy_network(), TrainingConfig()).maybe_native is None
     monkeypatch.setattr("malmoi.training.objective.find_training_code", native_code)
     assert model_with_loss(toy_network(), TrainingConfig()).maybe_native is not None
     assert model_with_loss(toy_network().double(), TrainingConfig()).maybe_native is None
-    assert model_with_loss(toy_network(), TrainingConfig(precision="bf16")).maybe_native is None
-
-
-def masks(kind: str, batch: int, queries: int, keys: int) -> Mask:
-    if kind == "causal":
-        return causal_mask(queries, torch.float32, torch.device("cpu"))
-    lengths_B = torch.arange(batch) % (keys + 1) if kind == "empty rows" else torch.arange(batch) % keys + 1
-    return Mask() if kind == "none" else length_mask(lengths_B, keys, torch.float32)
+    assert model_with_loss(toy_network(), TrainingConfig(precision="bf16")).maybe_native is not None
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -257,11 +215,17 @@ def test_a_model_with_native_attention_trains_alike() -> None:
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_copy_of_a_model_uses_the_same_code() -> None:
+def test_a_copy_of_a_model_uses_the_same_code_and_works_alone() -> None:
     network = toy_network()
     use_native_code(network, native_code())
-    copied = copy.deepcopy(network)
+    model = ModelWithLoss(network, 0.1, maybe_native=native())
+    copied, batch = copy.deepcopy(model), toy_batch(toy_pairs([2, 5, 9, 1]))
     assert all(one.maybe_code is not None for one in copied.modules() if isinstance(one, SelfAttention))
+    wanted = model(batch).loss.item()
+    # What is laid out belongs to one of them: neither frees the other's.
+    assert copy.copy(model.maybe_native) is not model.maybe_native is not copied.maybe_native
+    del model
+    assert copied(batch).loss.item() == wanted
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])

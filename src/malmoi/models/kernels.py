@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -24,6 +23,8 @@ from malmoi.native.training import AttentionCall, ResidualCall, TrainingCode
 
 SMALL_SCORES = 32 * 32
 """Up to so many scores per head the open formula is the faster one on a CPU."""
+NATIVE_TYPES = (torch.float32, torch.bfloat16)
+"""What native code reads and writes between its own sums of fp32."""
 
 
 def attend_self(
@@ -47,7 +48,8 @@ def attend_cross(
 ) -> Tensor:
     """The same with the keys and values of another sequence."""
     batch, queries = query_BTNH.size(0), query_BTNH.size(1)
-    is_possible = is_native(query_BTNH) and is_native(packed_BS2NH) and batch == packed_BS2NH.size(0)
+    are_alike = query_BTNH.dtype == packed_BS2NH.dtype and batch == packed_BS2NH.size(0)
+    is_possible = is_native(query_BTNH) and is_native(packed_BS2NH) and are_alike
     if maybe_code is not None and is_possible and fits(added, batch, queries, packed_BS2NH.size(1)):
         attended_BTD = NativeCross.apply(query_BTNH, packed_BS2NH, added, maybe_code)
     else:
@@ -83,9 +85,9 @@ class FeedForwardRelu(torch.autograd.Function):
 
 
 def is_native(packed: Tensor) -> bool:
-    """Whether native code can take these: fp32 on a CPU, at least one place, whole vectors in a head."""
-    is_fp32 = packed.device.type == "cpu" and packed.dtype == torch.float32
-    return is_fp32 and packed.is_contiguous() and packed.numel() > 0 and packed.size(-1) % 8 == 0
+    """Whether native code can take these: fp32 or bf16 on a CPU, at least one place, whole vectors in a head."""
+    is_known = packed.device.type == "cpu" and packed.dtype in NATIVE_TYPES
+    return is_known and packed.is_contiguous() and packed.numel() > 0 and packed.size(-1) % 8 == 0
 
 
 def fits(added: Tensor | None, batch: int, queries: int, keys: int) -> bool:
@@ -102,7 +104,7 @@ def call_of(
 ) -> AttentionCall:
     """What native code is told; tensors must live until it has answered."""
     batch, queries, heads, size = query_BTNH.shape
-    call = AttentionCall(0, batch, heads, size, queries, key_BSNH.size(1))
+    call = AttentionCall(query_BTNH.dtype == torch.bfloat16, 0, batch, heads, size, queries, key_BSNH.size(1))
     call.query_sentence, call.query_place = query_BTNH.stride(0), query_BTNH.stride(1)
     call.key_sentence, call.key_place = key_BSNH.stride(0), key_BSNH.stride(1)
     call.padded, call.scale = weights.size(-1), size**-0.5
@@ -118,9 +120,9 @@ def call_of(
 def attend_natively(
     query_BTNH: Tensor, key_BSNH: Tensor, value_BSNH: Tensor, added: Tensor | None, code: TrainingCode
 ) -> tuple[Tensor, Tensor]:
-    """Attended states `(B, T, N * H)`, and weights with whole vectors of keys."""
+    """Attended states `(B, T, N * H)`, and weights of fp32 with whole vectors of keys."""
     batch, queries, heads, _ = query_BTNH.shape
-    weights = query_BTNH.new_empty(batch, heads, queries, -(-key_BSNH.size(1) // 8) * 8)
+    weights = query_BTNH.new_empty(batch, heads, queries, -(-key_BSNH.size(1) // 8) * 8, dtype=torch.float32)
     attended_BTNH = query_BTNH.new_empty(query_BTNH.shape)
     code.attend(call_of(query_BTNH, key_BSNH, value_BSNH, added, weights, attended_BTNH))
     return attended_BTNH.flatten(2), weights
@@ -282,33 +284,34 @@ class NativeResidual(torch.autograd.Function):
         gain_D: Tensor,
         bias_D: Tensor,
         epsilon: float,
-        maybe_levels: NDArray[np.uint16] | None,
+        maybe_levels: Tensor | None,
         kept: tuple[int, float],
         code: TrainingCode,
     ) -> Tensor:
         """`kept`: below which level an element is kept, and the scale of those that are."""
         out, normed = torch.empty_like(states), torch.empty_like(states)
         inverse = states.new_empty(states.shape[:-1])
-        call = ResidualCall(0, inverse.numel(), states.size(-1), kept[0], kept[1], epsilon)
+        call = ResidualCall(sublayer.dtype == torch.bfloat16, 0, inverse.numel(), states.size(-1), *kept, epsilon)
         call.states, call.sublayer, call.out = states.data_ptr(), sublayer.data_ptr(), out.data_ptr()
         call.gain, call.bias = gain_D.data_ptr(), bias_D.data_ptr()
         call.normed, call.inverse = normed.data_ptr(), inverse.data_ptr()
-        call.levels = None if maybe_levels is None else maybe_levels.ctypes.data
+        call.levels = None if maybe_levels is None else maybe_levels.data_ptr()
         code.add_and_norm(call)
-        ctx.save_for_backward(normed, inverse, gain_D)
-        ctx.maybe_levels, ctx.kept, ctx.code = maybe_levels, kept, code
+        ctx.save_for_backward(normed, inverse, gain_D, maybe_levels)
+        ctx.kept, ctx.code, ctx.sublayer_type = kept, code, sublayer.dtype
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        normed, inverse, gain_D = ctx.saved_tensors
+        normed, inverse, gain_D, maybe_levels = ctx.saved_tensors
         gradient = grad_outputs[0].contiguous()
-        d_states, d_sublayer = torch.empty_like(normed), torch.empty_like(normed)
-        call = ResidualCall(0, inverse.numel(), normed.size(-1), ctx.kept[0], ctx.kept[1], 0.0)
+        d_states, d_sublayer = torch.empty_like(normed), torch.empty_like(normed, dtype=ctx.sublayer_type)
+        is_bf16 = ctx.sublayer_type == torch.bfloat16
+        call = ResidualCall(is_bf16, 0, inverse.numel(), normed.size(-1), *ctx.kept, 0.0)
         call.out, call.normed, call.inverse = gradient.data_ptr(), normed.data_ptr(), inverse.data_ptr()
         call.gain, call.d_states, call.d_sublayer = gain_D.data_ptr(), d_states.data_ptr(), d_sublayer.data_ptr()
-        call.levels = None if ctx.maybe_levels is None else ctx.maybe_levels.ctypes.data
+        call.levels = None if maybe_levels is None else maybe_levels.data_ptr()
         parts_X2D = gain_D.new_zeros(ctx.code.num_threads, 2, gain_D.numel())
         call.d_gain = parts_X2D.data_ptr()
         ctx.code.add_and_norm(call, backwards=True)
@@ -325,11 +328,12 @@ def add_and_norm(
     parameters = list(norm.parameters())
     if not states.numel() or states.shape != sublayer.shape or len(parameters) != 2:
         return None
-    for one in (states, sublayer, *parameters):
-        if one.device.type != "cpu" or one.dtype != torch.float32 or not one.is_contiguous():
+    for one, kinds in ((sublayer, NATIVE_TYPES), *((one, (torch.float32,)) for one in (states, *parameters))):
+        if one.device.type != "cpu" or one.dtype not in kinds or not one.is_contiguous():
             return None
     maybe_levels, kept = None, (0, 1.0)
     if dropout.is_active:
-        maybe_levels = dropout.bits.levels(states.numel())
+        # As signed numbers, since torch has few operations on others; here they are only kept.
+        maybe_levels = torch.from_numpy(dropout.bits.levels(states.numel()).view(np.int16))
         kept = (dropout.num_kept_levels, LEVELS / dropout.num_kept_levels)
     return NativeResidual.apply(states, sublayer, norm.weight, norm.bias, norm.eps, maybe_levels, kept, code)

@@ -35,6 +35,7 @@ def source_files() -> list[Path]:
             "decoder.h",
             "layers.h",
             "products.h",
+            "halves.h",
             "training.h",
             "consistency.h",
             "attention.h",

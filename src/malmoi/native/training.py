@@ -1,7 +1,8 @@
 """What training has of native code: the output layer with its loss, attention over short sentences, residual sums.
 
-In: tensors of fp32 on the CPU, as addresses. Out: what is written into those of the caller. Calls do not hold Python's
-lock. The references are `training/loss.py`, `training/consistency.py`, `models/attention.py` and `models/blocks.py`.
+In: tensors of fp32 or bf16 on the CPU, as addresses. Out: what is written into those of the caller. Calls do not hold
+Python's lock. The references are `training/loss.py`, `training/consistency.py`, `models/attention.py` and
+`models/blocks.py`.
 
 Letters: R rows, D width, V classes.
 """
@@ -58,7 +59,7 @@ class AttentionCall(ctypes.Structure):
         *(
             (name, ctypes.c_int64)
             for name in (
-                *("first", "last", "heads", "size", "queries", "keys", "query_sentence", "query_place"),
+                *("in_halves", "first", "last", "heads", "size", "queries", "keys", "query_sentence", "query_place"),
                 *("key_sentence", "key_place", "added_sentence", "added_query", "padded"),
             )
         ),
@@ -74,7 +75,7 @@ class ResidualCall(ctypes.Structure):
     """`malmoi::ResidualCall` of residual.h."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("first", "last", "width", "kept_levels")),
+        *((name, ctypes.c_int64) for name in ("in_halves", "first", "last", "width", "kept_levels")),
         *((name, ctypes.c_double) for name in ("scale", "epsilon")),
         *(
             (name, ctypes.c_void_p)
@@ -96,7 +97,7 @@ class TrainingCode:
         self.num_threads = num_threads
         library.malmoi_training_new.restype = ctypes.c_void_p
         library.malmoi_training_free.argtypes = [ctypes.c_void_p]
-        library.malmoi_training_pack.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
+        library.malmoi_training_pack.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64, ctypes.c_int]
         library.malmoi_training_pack.restype = ctypes.c_int64
         library.malmoi_training_loss.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
         library.malmoi_training_pair.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
@@ -141,23 +142,33 @@ class OutputLayer:
         if getattr(self, "handle", None):
             self.library.malmoi_training_free(self.handle)
 
-    def pack(self, weight: int, maybe_bias: int | None, num_classes: int, width: int) -> int:
-        """Lay out weights (V, D) and a bias (V); the floats from one row of scores to the next."""
-        stride = self.library.malmoi_training_pack(self.handle, weight, maybe_bias, num_classes, width)
+    def __copy__(self) -> "OutputLayer":
+        """Its own: what is laid out is freed with one owner."""
+        return OutputLayer(self.code)
+
+    def __deepcopy__(self, _: object) -> "OutputLayer":
+        return OutputLayer(self.code)
+
+    def pack(self, weight: int, maybe_bias: int | None, num_classes: int, width: int, *, is_bf16: bool = False) -> int:
+        """Lay out weights (V, D) of fp32 or bf16 and a bias (V) of fp32; the numbers from one row of scores to the
+        next."""
+        stride = self.library.malmoi_training_pack(self.handle, weight, maybe_bias, num_classes, width, is_bf16)
         if not stride:
             raise MemoryError("no memory for the output layer")
-        self.width, self.stride = width, stride
+        self.stride = stride
         return stride
 
     def loss(self, call: LossCall) -> tuple[float, float]:
         """Sums over rows of log s + m - z[right] and of log s + m, with z, m and s of `ChunkPass`.
 
-        `unscaled` becomes exp(z - m), less (1 - smoothing) s at the right symbol, `inverse` 1 / s.
+        `states` and `unscaled` are of the type of the packed weights. `unscaled` becomes exp(z - m), less
+        (1 - smoothing) s at the right symbol, `inverse` 1 / s.
         """
         team = self.code.team(call.rows, FEWEST_ROWS)
         sums = (ctypes.c_double * (2 * team.parts))()
         call.sums = ctypes.addressof(sums)
-        self.library.malmoi_training_loss(self.handle, ctypes.byref(call), ctypes.byref(team))
+        if self.library.malmoi_training_loss(self.handle, ctypes.byref(call), ctypes.byref(team)):
+            raise MemoryError("no memory for the loss")
         return sum(sums[::2]), sum(sums[1::2])
 
     def pair_loss(self, call: PairCall) -> tuple[float, ...]:

@@ -100,8 +100,10 @@ class ChunkedPair(torch.autograd.Function):
         with torch.autocast(first_PD.device.type, enabled=False):
             passes = [ChunkPass(one, weight_VD, bias_V, smoothing, product_type, True) for one in (first_PD, second_PD)]
             add, apart = add_pair, weight_VD.new_zeros(())
-            if maybe_native is not None and all(
-                is_native(one, target_P, weight_VD, bias_V, product_type) for one in (first_PD, second_PD)
+            if (
+                maybe_native is not None
+                and product_type == torch.float32
+                and all(is_native(one, target_P, weight_VD, bias_V, product_type) for one in (first_PD, second_PD))
             ):
                 passes[0].prepare(maybe_native, target_P)
                 add = partial(add_pair_natively, maybe_native)

@@ -83,8 +83,8 @@ def fused_loss(
 
     Logits exist for `chunk_rows` positions at a time (0: as many as suit the device), and padding is never multiplied.
     `product_type` rounds both sides of the matrix products (bf16); sums and the softmax stay in the weight's type.
-    `num_tokens` is the sum of the lengths where the caller knows it. `maybe_native` makes the scores of fp32 on a CPU,
-    and what softmax makes of them.
+    `num_tokens` is the sum of the lengths where the caller knows it. `maybe_native` makes the scores on a CPU, and what
+    softmax makes of them.
     """
     real_P = real_positions(target_lengths_B, target_BT.shape[1], num_tokens)
     hidden_PD = hidden_BTD.flatten(0, 1).index_select(0, real_P)
@@ -152,17 +152,16 @@ class ChunkedLoss(torch.autograd.Function):
 def is_native(
     hidden_PD: Tensor, target_P: Tensor, weight_VD: Tensor, bias_V: Tensor | None, product_type: torch.dtype
 ) -> bool:
-    """Whether native code can take these: fp32 on a CPU, one row behind the other; targets of 64 bits."""
+    """Whether native code can take these on a CPU: weights of fp32, products of that or of bf16; targets of 64 bits."""
+    kinds = {hidden_PD.dtype, torch.float32} - ({torch.bfloat16} if product_type == torch.bfloat16 else set())
     tensors = [hidden_PD, weight_VD, *([] if bias_V is None else [bias_V])]
     return (
-        product_type == torch.float32
+        product_type in (torch.float32, torch.bfloat16)
+        and kinds == {torch.float32}
         and target_P.dtype == torch.int64
+        and all(one.dtype == torch.float32 for one in tensors[1:])
         and all(
-            type(one) in (Tensor, nn.Parameter)
-            and one.device.type == "cpu"
-            and one.dtype == torch.float32
-            and one.is_contiguous()
-            for one in tensors
+            type(one) in (Tensor, nn.Parameter) and one.device.type == "cpu" and one.is_contiguous() for one in tensors
         )
     )
 
@@ -206,7 +205,8 @@ class ChunkPass:
         if target_P.numel() and not (int(target_P.min()) >= 0 and int(target_P.max()) < self.num_classes):
             raise IndexError(f"a target is not among the {self.num_classes} classes")
         bias = None if self.bias_V is None else self.bias_V.data_ptr()
-        native.pack(self.weight_VD.data_ptr(), bias, *self.weight_VD.shape)
+        is_bf16 = self.product_type == torch.bfloat16
+        native.pack(self.weight_VD.data_ptr(), bias, *self.weight_VD.shape, is_bf16=is_bf16)
         self.maybe_native = native
 
     def add(self, start: int, target_R: Tensor) -> None:
@@ -238,18 +238,19 @@ class ChunkPass:
 
     def add_natively(self, native: OutputLayer, rows: slice, target_R: Tensor) -> None:
         """The same with all but the products of the gradient in native code."""
-        hidden_RD, count = self.hidden_PD[rows], target_R.shape[0]
-        scores_RV, inverse_R = self.room(count, native.stride), hidden_RD.new_empty(count)
+        hidden_RD, count = self.hidden_PD[rows].to(self.product_type), target_R.shape[0]
+        scores_RV = self.room(count, native.stride)
+        inverse_R = hidden_RD.new_empty(count, dtype=self.sum_type)
         call = LossCall(count, native.stride, hidden_RD.data_ptr(), target_R.data_ptr(), self.smoothing)
         call.unscaled, call.inverse = scores_RV.data_ptr(), inverse_R.data_ptr()
-        self.add_sums(hidden_RD, *native.loss(call))
+        self.add_sums(self.hidden_PD[rows].to(self.sum_type), *native.loss(call))
         if self.wants_gradient:
             self.add_gradient(rows, scores_RV[:, : self.num_classes], inverse_R)
 
     def room(self, count: int, size: int) -> Tensor:
-        """(count, size) of memory that every chunk uses again."""
+        """(count, size) of memory that every chunk uses again, of the products' type."""
         if self.buffer.shape[0] < count:
-            self.buffer = self.hidden_PD.new_empty(count, size)
+            self.buffer = self.hidden_PD.new_empty(count, size, dtype=self.product_type)
         return self.buffer[:count]
 
     def add_sums(self, hidden_RD: Tensor, nll: float, level: float) -> None:

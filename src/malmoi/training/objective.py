@@ -28,7 +28,7 @@ class ModelWithLoss(nn.Module):
         consistency: float = 0.0,
         maybe_native: OutputLayer | None = None,
     ) -> None:
-        """`maybe_native`: what makes the scores of fp32 on a CPU faster."""
+        """`maybe_native`: what makes the scores on a CPU faster."""
         super().__init__()
         self.maybe_native = maybe_native
         self.network = network
@@ -81,7 +81,7 @@ def model_with_loss(network: Seq2Seq, config: TrainingConfig, device: torch.devi
     `device`: where the model will be, if it is not there yet.
     """
     weight = network.output_weight_VD
-    is_native = (device or weight.device).type == "cpu" and weight.dtype == torch.float32 and config.precision == "fp32"
+    is_native = (device or weight.device).type == "cpu" and weight.dtype == torch.float32
     maybe_code = find_training_code(torch.get_num_threads()) if is_native else None
     if maybe_code is not None:
         use_native_code(network, maybe_code)

@@ -6,13 +6,14 @@
 
 #include <limits>
 
-#include "products.h"
+#include "halves.h"
 #include "share.h"
 
 namespace malmoi {
 
-// `AttentionCall` of training.py. Strides in floats. A head's numbers lie together, heads of a place side by side.
+// `AttentionCall` of training.py. Strides in numbers. A head's numbers lie together, heads of a place side by side.
 struct AttentionCall {
+  int64_t in_halves;          // what is `void` is bf16, else fp32
   int64_t first, last;        // sentences
   int64_t heads, size;        // numbers of a head: a multiple of 8
   int64_t queries, keys;      // places
@@ -21,15 +22,15 @@ struct AttentionCall {
   int64_t added_sentence, added_query;
   int64_t padded;             // keys rounded up to whole vectors: a row of `weights`
   double scale;
-  const float* query;
-  const float* key;
-  const float* value;
+  const void* query;
+  const void* key;
+  const void* value;
   const float* added;         // (sentence, query, key), or null
   float* weights;             // (sentence, head, query, padded)
-  float* attended;            // (sentence, query, head, size); backwards its gradient, read
-  float* d_query;             // backwards: gradients, with the strides of query and key
-  float* d_key;
-  float* d_value;
+  void* attended;             // (sentence, query, head, size); backwards its gradient, read
+  void* d_query;             // backwards: gradients, with the strides of query and key
+  void* d_key;
+  void* d_value;
 };
 
 // C (m, n) = A (m, k) B (k, n), with B and C row by row and n a multiple of 8; A has any strides.
@@ -134,41 +135,93 @@ inline void soften(float* row, int keys, int padded, const float* added, float s
   for (int s = 0; s < padded; s += 8) store(row + s, load(row + s) * inverse);
 }
 
+// Some places of a head in fp32: where they lie, or in memory of their own.
+struct Places {
+  float* at;
+  int64_t stride;
+};
+
+// Where a head's places lie as T, and memory for them in fp32 where that is another type.
+template <class T>
+class Head {
+ public:
+  Head(const void* all, int64_t place_stride, int places, int size)
+      : all_(static_cast<T*>(const_cast<void*>(all))), stride_(place_stride), places_(places), size_(size) {
+    if (!is_fp32) room_.room(size_t(places) * size);
+  }
+  // Their numbers, which begin `offset` behind the first.
+  Places read(int64_t offset) {
+    const Places found = write(offset);
+    if constexpr (!is_fp32)
+      for (int t = 0; t < places_; ++t)
+        for (int h = 0; h < size_; h += 8) store(found.at + t * size_ + h, load(all_ + offset + t * stride_ + h));
+    return found;
+  }
+  // Where to write them; `written` follows.
+  Places write(int64_t offset) {
+    if constexpr (is_fp32) return {all_ + offset, stride_};
+    return {room_.data(), size_};
+  }
+  void written(int64_t offset) {
+    if constexpr (!is_fp32)
+      for (int t = 0; t < places_; ++t)
+        for (int h = 0; h < size_; h += 8) store(all_ + offset + t * stride_ + h, load(room_.data() + t * size_ + h));
+  }
+
+ private:
+  static constexpr bool is_fp32 = sizeof(T) == sizeof(float);
+  T* all_;
+  int64_t stride_;
+  int places_, size_;
+  Buffer<float> room_;
+};
+
+template <class T>
 inline void attend(const AttentionCall& call) {
   const int queries = int(call.queries), keys = int(call.keys), size = int(call.size), padded = int(call.padded);
   const int64_t width = call.heads * call.size;
   Buffer<float> room;
   float* turned = room.room(size_t(size) * padded);
+  Head<T> of_query(call.query, call.query_place, queries, size), of_key(call.key, call.key_place, keys, size);
+  Head<T> of_value(call.value, call.key_place, keys, size), of_attended(call.attended, width, queries, size);
   for (int64_t b = call.first; b < call.last; ++b)
     for (int64_t n = 0; n < call.heads; ++n) {
-      const float* query = call.query + b * call.query_sentence + n * size;
-      const int64_t place = b * call.key_sentence + n * size;
+      const int64_t place = b * call.key_sentence + n * size, out = b * queries * width + n * size;
+      const Places query = of_query.read(b * call.query_sentence + n * size);
+      const Places key = of_key.read(place), value = of_value.read(place), attended = of_attended.write(out);
       float* weights = call.weights + (b * call.heads + n) * queries * padded;
-      turn(call.key + place, call.key_place, keys, size, padded, turned);
-      small_product(queries, padded, size, query, call.query_place, 1, turned, padded, weights, padded);
+      turn(key.at, key.stride, keys, size, padded, turned);
+      small_product(queries, padded, size, query.at, query.stride, 1, turned, padded, weights, padded);
       for (int t = 0; t < queries; ++t)
         soften(weights + t * padded, keys, padded,
                call.added ? call.added + b * call.added_sentence + t * call.added_query : nullptr, float(call.scale));
-      small_product(queries, size, keys, weights, padded, 1, call.value + place, call.key_place,
-                    call.attended + b * queries * width + n * size, width);
+      small_product(queries, size, keys, weights, padded, 1, value.at, value.stride, attended.at, attended.stride);
+      of_attended.written(out);
     }
 }
 
 // From the gradient of `attended` to those of queries, keys and values.
+template <class T>
 inline void attend_back(const AttentionCall& call) {
   const int queries = int(call.queries), keys = int(call.keys), size = int(call.size), padded = int(call.padded);
   const int64_t width = call.heads * call.size;
   Buffer<float> room, scores;
   float* turned = room.room(size_t(size) * padded);
   float* d_scores = scores.room(size_t(queries) * padded);
+  Head<T> of_query(call.query, call.query_place, queries, size), of_key(call.key, call.key_place, keys, size);
+  Head<T> of_value(call.value, call.key_place, keys, size), of_out(call.attended, width, queries, size);
+  Head<T> to_query(call.d_query, call.query_place, queries, size), to_key(call.d_key, call.key_place, keys, size);
+  Head<T> to_value(call.d_value, call.key_place, keys, size);
   for (int64_t b = call.first; b < call.last; ++b)
     for (int64_t n = 0; n < call.heads; ++n) {
       const int64_t place = b * call.key_sentence + n * size, asked = b * call.query_sentence + n * size;
+      const Places query = of_query.read(asked), key = of_key.read(place), value = of_value.read(place);
+      const Places d_out = of_out.read(b * queries * width + n * size), d_query = to_query.write(asked);
+      const Places d_key = to_key.write(place), d_value = to_value.write(place);
       const float* weights = call.weights + (b * call.heads + n) * queries * padded;
-      const float* d_out = call.attended + b * queries * width + n * size;
-      small_product(keys, size, queries, weights, 1, padded, d_out, width, call.d_value + place, call.key_place);
-      turn(call.value + place, call.key_place, keys, size, padded, turned);
-      small_product(queries, padded, size, d_out, width, 1, turned, padded, d_scores, padded);
+      small_product(keys, size, queries, weights, 1, padded, d_out.at, d_out.stride, d_value.at, d_value.stride);
+      turn(value.at, value.stride, keys, size, padded, turned);
+      small_product(queries, padded, size, d_out.at, d_out.stride, 1, turned, padded, d_scores, padded);
       // The softmax's Jacobian: w * (dw - sum(w * dw)).
       for (int t = 0; t < queries; ++t) {
         const float* w = weights + t * padded;
@@ -178,10 +231,9 @@ inline void attend_back(const AttentionCall& call) {
         const f8 mean = every(sum(sum8)), scale = every(float(call.scale));
         for (int s = 0; s < padded; s += 8) store(d + s, load(w + s) * (load(d + s) - mean) * scale);
       }
-      small_product(queries, size, keys, d_scores, padded, 1, call.key + place, call.key_place, call.d_query + asked,
-                    call.query_place);
-      small_product(keys, size, queries, d_scores, 1, padded, call.query + asked, call.query_place, call.d_key + place,
-                    call.key_place);
+      small_product(queries, size, keys, d_scores, padded, 1, key.at, key.stride, d_query.at, d_query.stride);
+      small_product(keys, size, queries, d_scores, 1, padded, query.at, query.stride, d_key.at, d_key.stride);
+      to_query.written(asked), to_key.written(place), to_value.written(place);
     }
 }
 
@@ -197,7 +249,11 @@ int malmoi_training_attend(const malmoi::AttentionCall* call, int backwards, con
     malmoi::AttentionCall some = *call;
     some.first = malmoi::cut(sentences, part, team->parts), some.last = malmoi::cut(sentences, part + 1, team->parts);
     try {
-      backwards ? malmoi::attend_back(some) : malmoi::attend(some);
+      if (call->in_halves) {
+        backwards ? malmoi::attend_back<malmoi::half>(some) : malmoi::attend<malmoi::half>(some);
+      } else {
+        backwards ? malmoi::attend_back<float>(some) : malmoi::attend<float>(some);
+      }
     } catch (const std::bad_alloc&) {
       failed = 1;
     }

@@ -113,7 +113,7 @@ extern "C" {
 
 // `sums` holds (parts, 5) zeros: of each part its own.
 void malmoi_training_pair(void* output, const malmoi::PairCall* call, const malmoi::Team* team) {
-  const auto& linear = *static_cast<malmoi::Linear*>(output);
+  const auto& linear = static_cast<malmoi::OutputLayer*>(output)->single;
   malmoi::share(*team, [&](int64_t part) {
     malmoi::PairCall some = *call;
     const int64_t first = malmoi::cut(call->rows, part, team->parts);

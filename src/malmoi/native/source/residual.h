@@ -1,22 +1,21 @@
 // What surrounds a sublayer in training, in one pass over the memory: dropout, the residual sum and LayerNorm.
 #pragma once
 
-#include "products.h"
+#include "halves.h"
 #include "share.h"
 
 namespace malmoi {
 
-typedef uint16_t u16x8 __attribute__((vector_size(16)));
-
 // `ResidualCall` of training.py. All arrays are (rows, width), width a multiple of 8.
 struct ResidualCall {
+  int64_t in_halves;       // what is `void` is bf16, else fp32
   int64_t first, last;     // rows
   int64_t width;
   int64_t kept_levels;     // of 65536
   double scale;            // of what is kept
   double epsilon;
   const float* states;
-  const float* sublayer;
+  const void* sublayer;
   const uint16_t* levels;  // random; below `kept_levels` an element is kept. Null: all are
   const float* gain;       // (width)
   const float* bias;       // (width)
@@ -24,20 +23,23 @@ struct ResidualCall {
   float* normed;           // before gain and bias
   float* inverse;          // (rows): 1 / sqrt(variance + epsilon)
   float* d_states;         // backwards, written
-  float* d_sublayer;
+  void* d_sublayer;
   float* d_gain;           // (width), added to
   float* d_bias;
 };
 
-inline f8 kept_of(const uint16_t* levels, int kept_levels, f8 value) {
-  u16x8 eight;
+// What eight elements are multiplied with: `scale`, or 0 where the level is not below `kept_levels`.
+inline f8 kept_of(const uint16_t* levels, int kept_levels, f8 scale) {
+  h8 eight;
   std::memcpy(&eight, levels, sizeof eight);
   const i8 level = __builtin_convertvector(eight, i8);
   const i8 most = {kept_levels, kept_levels, kept_levels, kept_levels, kept_levels, kept_levels, kept_levels, kept_levels};
-  return level < most ? value : every(0.0f);
+  return level < most ? scale : every(0.0f);
 }
 
+template <class T>
 inline void residual_norm(const ResidualCall& call) {
+  const T* sublayer = static_cast<const T*>(call.sublayer);
   const int64_t width = call.width;
   const f8 scale = every(float(call.scale));
   for (int64_t r = call.first; r < call.last; ++r) {
@@ -45,8 +47,8 @@ inline void residual_norm(const ResidualCall& call) {
     float* row = call.normed + start;
     f8 sum8 = every(0.0f);
     for (int64_t i = 0; i < width; i += 8) {
-      f8 value = load(call.sublayer + start + i);
-      if (call.levels) value = kept_of(call.levels + start + i, int(call.kept_levels), value * scale);
+      f8 value = load(sublayer + start + i);
+      if (call.levels) value *= kept_of(call.levels + start + i, int(call.kept_levels), scale);
       value += load(call.states + start + i);
       sum8 += value;
       store(row + i, value);
@@ -67,7 +69,9 @@ inline void residual_norm(const ResidualCall& call) {
   }
 }
 
+template <class T>
 inline void residual_norm_back(const ResidualCall& call) {
+  T* d_sublayer = static_cast<T*>(call.d_sublayer);
   const int64_t width = call.width;
   const f8 scale = every(float(call.scale));
   for (int64_t r = call.first; r < call.last; ++r) {
@@ -87,8 +91,8 @@ inline void residual_norm_back(const ResidualCall& call) {
       const f8 inner = load(call.out + start + i) * load(call.gain + i);
       const f8 made = (inner - mean - load(call.normed + start + i) * along) * inverse;
       store(call.d_states + start + i, made);
-      const f8 through = call.levels ? kept_of(call.levels + start + i, int(call.kept_levels), made * scale) : made;
-      store(call.d_sublayer + start + i, through);
+      store(d_sublayer + start + i,
+            call.levels ? made * kept_of(call.levels + start + i, int(call.kept_levels), scale) : made);
     }
   }
 }
@@ -106,9 +110,9 @@ void malmoi_training_residual(const malmoi::ResidualCall* call, int backwards, c
     if (backwards) {
       some.d_gain = call->d_gain + 2 * part * call->width;
       some.d_bias = some.d_gain + call->width;
-      malmoi::residual_norm_back(some);
+      call->in_halves ? malmoi::residual_norm_back<malmoi::half>(some) : malmoi::residual_norm_back<float>(some);
     } else {
-      malmoi::residual_norm(some);
+      call->in_halves ? malmoi::residual_norm<malmoi::half>(some) : malmoi::residual_norm<float>(some);
     }
   });
 }

@@ -6,7 +6,8 @@
 
 namespace malmoi {
 
-// GOMP_parallel of GCC's OpenMP runtime: calls the function on so many threads, and returns when all have.
+// GOMP_parallel of GCC's OpenMP runtime: calls the function on so many threads (0: as many as torch has set), and
+// returns when all have.
 typedef void (*Parallel)(void (*)(void*), void*, unsigned, unsigned);
 
 // `Team` of training.py.
@@ -30,7 +31,8 @@ inline void share(const Team& team, const Work& work) {
     for (int64_t part; (part = task.next++) < task.parts;) (*task.work)(part);
   };
   if (team.parallel && team.parts > 1) {
-    team.parallel(run, &task, unsigned(team.parts), 0);
+    // Fewer threads than last time would make the runtime end some, and begin others when torch comes next.
+    team.parallel(run, &task, 0, 0);
   } else {
     run(&task);
   }
