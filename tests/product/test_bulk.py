@@ -245,5 +245,6 @@ def test_begun_here_and_ended_by_ray_with_one_worker_killed(
         for pid in there.descendants() if there.process.poll() is None else ():
             os.kill(pid, signal.SIGKILL)
         there.kill()
-    assert "a worker ended (ActorDiedError" in told
+    # Which of its errors Ray raises hangs on what it noticed first.
+    assert re.search(r"a worker ended \((Actor|Worker)\w*Error: ", told), told
     assert (tmp_path / "out.txt").read_bytes() == plain

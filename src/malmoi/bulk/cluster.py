@@ -74,4 +74,7 @@ class RayCrew:
             return seat, self.ray.get(done[0])
         except self.ray.exceptions.RayError as error:
             self.ray.kill(self.seats.pop(seat))
-            return seat, Lost(f"ended ({type(error).__name__}: {str(error).strip().splitlines()[-1]})")
+            lines = str(error).strip().splitlines()
+            # The last line of a traceback is the error; of Ray's own words the first line says what happened.
+            told = lines[-1] if isinstance(error, self.ray.exceptions.RayTaskError) else lines[0]
+            return seat, Lost(f"ended ({type(error).__name__}: {told})")
