@@ -35,6 +35,8 @@ def source_files() -> list[Path]:
             "decoder.h",
             "layers.h",
             "products.h",
+            "bytes.h",
+            "vectors.h",
             "halves.h",
             "training.h",
             "consistency.h",

@@ -1,157 +1,19 @@
-// Vectors of eight floats, exp, and products of rows with packed weights, in fp32 and in int8.
+// Products of rows with packed weights, in fp32 and in int8.
 //
 // A sum over the inputs is made in the same order for every output, whatever other rows are computed with it: in fp32
 // one accumulator per output goes through the inputs from the first to the last; in int8 sums are whole numbers and
 // exact. So a row's result never depends on its neighbours, to the last bit.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <new>
-#include <vector>
-
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "bytes.h"
 
 namespace malmoi {
-
-typedef float f8 __attribute__((vector_size(32)));
-typedef int32_t i8 __attribute__((vector_size(32)));
-
-inline f8 load(const float* from) {
-  f8 value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-inline void store(float* to, f8 value) { std::memcpy(to, &value, sizeof value); }
-
-inline f8 every(float value) { return f8{value, value, value, value, value, value, value, value}; }
-
-inline f8 larger(f8 a, f8 b) { return a > b ? a : b; }
-
-inline float sum(f8 v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
-
-inline float largest(f8 v) {
-  return std::max(std::max(std::max(v[0], v[4]), std::max(v[2], v[6])),
-                  std::max(std::max(v[1], v[5]), std::max(v[3], v[7])));
-}
-
-// The sums of four vectors, each in one order whatever the others are.
-inline void sum_four(f8 a, f8 b, f8 c, f8 d, float* out) {
-#if defined(__AVX2__)
-  __m256 ab = _mm256_hadd_ps((__m256)a, (__m256)b);
-  __m256 cd = _mm256_hadd_ps((__m256)c, (__m256)d);
-  __m256 all = _mm256_hadd_ps(ab, cd);
-  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
-#else
-  for (f8 v : {a, b, c, d})
-    *out++ = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-#endif
-}
-
-// e^x for x <= 0 (and somewhat above), relative error below 3e-7: 2^n by the exponent's bits, 2^f by a polynomial.
-inline f8 exp8(f8 x) {
-  x = larger(x, every(-87.0f));
-  const f8 magic = every(12582912.0f);
-  const f8 log2e = every(1.44269504088896f);
-  f8 rounded = x * log2e + magic;
-  f8 f = x * log2e - (rounded - magic);
-  f8 p = every(1.5403530393e-4f);
-  p = p * f + every(1.3333558146e-3f);
-  p = p * f + every(9.6181291076e-3f);
-  p = p * f + every(5.5504108665e-2f);
-  p = p * f + every(0.24022650696f);
-  p = p * f + every(0.69314718056f);
-  p = p * f + every(1.0f);
-  return (f8)((i8)p + (((i8)rounded) << 23));
-}
-
-// Memory on cache lines, freed with its owner, as all of the engine's.
-template <class T>
-class Buffer {
- public:
-  Buffer() = default;
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  ~Buffer() { std::free(data_); }
-  // At least so many places; what was in it is lost when it grows.
-  T* room(size_t size) {
-    if (size > size_) {
-      std::free(data_);
-      data_ = nullptr;
-      size_ = 0;
-      size_t bytes = (size * sizeof(T) + 127) / 64 * 64;
-      void* memory = nullptr;
-      if (posix_memalign(&memory, 64, bytes)) throw std::bad_alloc();
-      data_ = static_cast<T*>(memory);
-      size_ = size;
-    }
-    return data_;
-  }
-  T* data() const { return data_; }
-  T& operator[](size_t place) const { return data_[place]; }
-
- private:
-  T* data_ = nullptr;
-  size_t size_ = 0;
-};
-
-inline int round_up(int value, int step) { return (value + step - 1) / step * step; }
-
-constexpr int kPanel = 16;     // outputs that lie together: two vectors of fp32, two panels of int8
-constexpr int kGroup = 16;     // int8 inputs whose products are summed in 16 bits
-constexpr int kMiddle = 64;    // what is added to signed activations to make them unsigned
-constexpr float kLeastWeight = 1e-30f;  // an output whose int8 weights are all smaller gets its bias alone
-constexpr int kMostSum = 258;  // 127 * 258 < 2^15: most of one sign that weights summed in 16 bits may come to
-
-// Rows of activations in 7 bits with one scale per row, which is all that a row's result depends on.
-struct Quantized {
-  Buffer<uint8_t> values;
-  Buffer<float> scales;
-  int depth = 0;
-  bool is_signed = true;
-
-  void fill(const float* x, int stride, int rows, int size, bool with_sign) {
-    depth = round_up(size, kGroup);
-    is_signed = with_sign;
-    uint8_t* to = values.room(size_t(rows) * depth);
-    float* scale = scales.room(rows);
-    for (int row = 0; row < rows; ++row, x += stride, to += depth) {
-      f8 most8 = every(0.0f), zeros8 = every(0.0f);
-      int i = 0;
-      for (; i + 8 <= size; i += 8) {
-        f8 v = load(x + i);
-        most8 = larger(most8, larger(v, -v));
-        zeros8 += v * every(0.0f);
-      }
-      float most = largest(most8), zeros = sum(zeros8);
-      for (; i < size; ++i) most = std::max(most, std::fabs(x[i])), zeros += x[i] * 0.0f;
-      const float levels = with_sign ? 63.0f : 127.0f;
-      // A row that holds what is no number has no scale, so that nothing which is made of it looks sound.
-      scale[row] = (most > 0.0f ? most / levels : 1.0f) + zeros;
-      const float inverse = most > 0.0f ? levels / most : 0.0f;
-      const float magic = 12582912.0f + (with_sign ? kMiddle : 0);
-      for (i = 0; i < size; ++i) {
-        float shifted = x[i] * inverse + magic;
-        int32_t bits;
-        std::memcpy(&bits, &shifted, 4);
-        to[i] = uint8_t(bits & 127);
-      }
-      for (; i < depth; ++i) to[i] = 0;
-    }
-  }
-};
 
 struct Linear {
   int in = 0, out = 0, depth = 0, panels = 0;
   bool in_int8 = false;
   Buffer<float> weight;      // [panel][in][16]
-  Buffer<int8_t> weight8;    // [half panel][group][4][8 outputs][4 inputs]
+  Buffer<int8_t> weight8;    // as `place_of` says
   std::vector<float> bias, scale;
   std::vector<int32_t> middle;  // what the shift of signed activations adds to each sum
 
@@ -200,8 +62,7 @@ struct Linear {
       int32_t total = 0;
       for (int k = 0; k < in; ++k) {
         total += int32_t(whole[k]);
-        size_t group = size_t(o / 8) * (depth / kGroup) + k / kGroup;
-        to[group * 128 + (k % kGroup) / 4 * 32 + (o % 8) * 4 + k % 4] = int8_t(whole[k]);
+        to[place_of(o, k, depth)] = int8_t(whole[k]);
       }
       middle[o] = kMiddle * total;
     }
@@ -248,85 +109,39 @@ inline void tile_fp32(const Linear& linear, const float* x, int x_stride, int pa
     }
 }
 
-#if defined(__AVX2__)
-// Four inputs, for each output of a vector. Read as floats: several of them read as whole numbers would become one
-// load that is taken apart again by slow operations.
-inline __m256i four_of(const uint8_t* from) {
-  return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(from)));
-}
-#endif
-
-// M rows times half a panel in int8; `x` holds `depth` places per row.
-template <int M>
-inline void tile_int8(const Linear& linear, const uint8_t* x, const float* scales, bool is_signed, int half, float* y,
+// M rows times P panels in int8; `x` holds `depth` places per row.
+template <int M, int P>
+inline void tile_int8(const Linear& linear, const uint8_t* x, const float* scales, bool is_signed, int panel, float* y,
                       int y_stride, bool relu) {
-  const int depth = linear.depth, groups = depth / kGroup;
-  const int8_t* w = linear.weight8.data() + size_t(half) * groups * 128;
-  i8 result[M];
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__) || defined(__AVXVNNI__)
-  __m256i sums[M];
+  const size_t next = size_t(linear.depth) * kPanel;
+  int32_t sums[P][M][kPanel];
+  sums_of_bytes<M, P>(linear.weight8.data() + panel * next, next, x, linear.depth, sums);
+  for (int p = 0; p < P; ++p)
+    for (int half = 0; half < 2; ++half) {
+      const int first = (panel + p) * kPanel + half * 8;
+      i8 shift = i8{0, 0, 0, 0, 0, 0, 0, 0};
+      if (is_signed) std::memcpy(&shift, linear.middle.data() + first, sizeof shift);
+      const f8 scale = load(linear.scale.data() + first), bias = load(linear.bias.data() + first);
 #pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) sums[m] = _mm256_setzero_si256();
-  for (int g = 0; g < groups; ++g, w += 128)
-    for (int v = 0; v < 4; ++v) {
-      __m256i of_w = _mm256_load_si256((const __m256i*)(w + 32 * v));
       for (int m = 0; m < M; ++m) {
-        int32_t four;
-        std::memcpy(&four, x + size_t(m) * depth + g * kGroup + 4 * v, 4);
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-        sums[m] = _mm256_dpbusd_epi32(sums[m], _mm256_set1_epi32(four), of_w);
-#else
-        sums[m] = _mm256_dpbusd_avx_epi32(sums[m], _mm256_set1_epi32(four), of_w);
-#endif
+        i8 sum;
+        std::memcpy(&sum, sums[p][m] + half * 8, sizeof sum);
+        f8 value = __builtin_convertvector(sum - shift, f8) * (scale * every(scales[m])) + bias;
+        if (relu) value = larger(every(0.0f), value);  // what is no number stays so
+        store(y + size_t(m) * y_stride + first, value);
       }
     }
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) result[m] = (i8)sums[m];
-#elif defined(__AVX2__)
-  __m256i sums[M];
-  const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) sums[m] = _mm256_setzero_si256();
-  for (int g = 0; g < groups; ++g, w += 128) {
-    const __m256i w0 = _mm256_load_si256((const __m256i*)w), w1 = _mm256_load_si256((const __m256i*)(w + 32));
-    const __m256i w2 = _mm256_load_si256((const __m256i*)(w + 64)), w3 = _mm256_load_si256((const __m256i*)(w + 96));
-#pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) {
-      const uint8_t* from = x + size_t(m) * depth + g * kGroup;
-      __m256i sum = _mm256_maddubs_epi16(four_of(from), w0);
-      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(four_of(from + 4), w1));
-      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(four_of(from + 8), w2));
-      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(four_of(from + 12), w3));
-      sums[m] = _mm256_add_epi32(sums[m], _mm256_madd_epi16(sum, ones));
-    }
-  }
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) result[m] = (i8)sums[m];
-#else
-  for (int m = 0; m < M; ++m) {
-    int32_t sums[8] = {0};
-    for (int g = 0; g < groups * 4; ++g)
-      for (int j = 0; j < 8; ++j)
-        for (int k = 0; k < 4; ++k) sums[j] += int32_t(x[size_t(m) * depth + 4 * g + k]) * w[size_t(g) * 32 + 4 * j + k];
-    std::memcpy(&result[m], sums, 32);
-  }
-#endif
-  i8 shift = i8{0, 0, 0, 0, 0, 0, 0, 0};
-  if (is_signed) std::memcpy(&shift, linear.middle.data() + half * 8, 32);
-  const f8 scale = load(linear.scale.data() + half * 8), bias = load(linear.bias.data() + half * 8);
-#pragma GCC unroll 8
-  for (int m = 0; m < M; ++m) {
-    f8 value = __builtin_convertvector(result[m] - shift, f8) * (scale * every(scales[m])) + bias;
-    if (relu) value = larger(every(0.0f), value);  // what is no number stays so
-    store(y + size_t(m) * y_stride + half * 8, value);
-  }
 }
 
 template <int M>
 inline void rows_int8(const Linear& linear, const Quantized& x, int row, int from, int to, float* y, int stride, bool relu) {
   const uint8_t* values = x.values.data() + size_t(row) * linear.depth;
-  for (int half = 2 * from; half < 2 * to; ++half)
-    tile_int8<M>(linear, values, x.scales.data() + row, x.is_signed, half, y, stride, relu);
+  const float* scales = x.scales.data() + row;
+  constexpr int at_once = kTogether == kPanel ? (M > 4 ? 2 : 4) : 1;  // as many sums as registers hold
+  int panel = from;
+  for (; panel + at_once <= to; panel += at_once)
+    tile_int8<M, at_once>(linear, values, scales, x.is_signed, panel, y, stride, relu);
+  for (; panel < to; ++panel) tile_int8<M, 1>(linear, values, scales, x.is_signed, panel, y, stride, relu);
 }
 
 template <int M, int P>
@@ -339,7 +154,7 @@ inline void rows_fp32(const Linear& linear, const float* x, int x_stride, int fr
 constexpr int kPanelsAtOnce = 4;  // a run of weights that stays in the first cache while all rows pass
 
 // Panels `from` to `to` of y = x W^T + b for `rows` rows; `y` holds whole panels, its column 0 is that of panel 0.
-inline void product(const Linear& linear, const float* x, int x_stride, const Quantized& quantized, int rows, float* y,
+[[gnu::noinline]] inline void product(const Linear& linear, const float* x, int x_stride, const Quantized& quantized, int rows, float* y,
                     int y_stride, int from, int to, bool relu) {
   for (int panel = from; panel < to; panel += kPanelsAtOnce) {
     const int end = std::min(to, panel + kPanelsAtOnce);
