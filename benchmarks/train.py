@@ -83,6 +83,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="processors to use")
     parser.add_argument("--no-trials", action="store_true", help="all threads in one process, batches not scaled")
     parser.add_argument("--bf16", choices=("auto", "yes", "no"), default="auto", help="auto: where products are fast")
+    parser.add_argument(
+        "--better-precision", action="store_true", help="of a peer only the precision that was faster when tried"
+    )
     parser.add_argument("--turn-seconds", type=float, default=1800.0, help="longest turn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--environments", type=Path, default=Path.home() / ".cache" / "malmoi-benchmarks")
@@ -90,6 +93,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     options = parser.parse_args()
+    if options.better_precision and options.no_trials:
+        parser.error("--better-precision goes by trials: leave --no-trials away")
     unknown = set(options.only or ()) - {one.name for one in CONTESTANTS}
     if unknown:
         parser.error(f"no such contestant: {', '.join(sorted(unknown))}")
@@ -196,6 +201,24 @@ def try_out(entries: list[Entry], options: argparse.Namespace, left_out: dict[st
     return able
 
 
+def speed_when_tried(entry: Entry) -> float:
+    return max(trial.speed for trial in entry.trials if trial.speed is not None)
+
+
+def keep_better(entries: list[Entry], left_out: dict[str, str]) -> list[Entry]:
+    """All of malmoi's, and the faster precision of each peer; `left_out` is told what the others reached."""
+    kept: list[Entry] = []
+    for entry in entries:
+        others = [one for one in entries if one.contestant is entry.contestant and one is not entry]
+        faster = [one for one in others if speed_when_tried(one) > speed_when_tried(entry)]
+        if entry.contestant in OURS or not faster:
+            kept.append(entry)
+            continue
+        speeds = f"{speed_when_tried(entry):,.0f} target tokens per second, {speed_when_tried(faster[0]):,.0f}"
+        left_out[entry.label] = f"when tried, {speeds} in {faster[0].precision}"
+    return kept
+
+
 def scaled(entry: Entry, tokens_per_update: float, wanted: float) -> int:
     """The batch in the contestant's own count that holds the wanted target tokens; about right is left as it is."""
     now = entry.setting.batch_tokens
@@ -258,6 +281,8 @@ def compare(options: argparse.Namespace, workspace: Path) -> Report:
     entries = enter(options, corpus, workspace, bf16=bf16, left_out=left_out)
     if not options.no_trials:
         entries = try_out(entries, options, left_out)
+        if options.better_precision:
+            entries = keep_better(entries, left_out)
     take_rounds(entries, options, left_out)
     ceilings = higher(ceilings, measure_apart(options.threads))
     size = SIZES[options.size]

@@ -117,7 +117,7 @@ def check_simd() -> tuple[str, str]:
     flags = processor_flags()
     fast = [name for name in ("avx512_bf16", "amx_bf16", "bf16") if name in flags]
     if fast:
-        return f"{capability}, bf16 is fast ({', '.join(fast)})", ""
+        return f"{capability}, bf16 is fast ({', '.join(fast)}): training.precision=bf16", ""
     if not flags:
         return f"{capability}, bf16 unknown", "try training.precision=bf16 and compare target tokens per second"
     return f"{capability}, bf16 is slow", "keep training.precision=fp32 on this processor"
