@@ -1,4 +1,4 @@
-"""The three systems on the test set of Multi30k: translate with each, measure, compare, write the page.
+"""Two or three systems on the test set of Multi30k: translate with each, measure, compare, write the page.
 
     python benchmarks/multi30k.py --test test_2016_flickr.lc.norm.tok.en --test test_2016_flickr.lc.norm.tok.de \
         --run Transformer=RUN --run "Seq2Seq + attention=RUN" --run Seq2Seq=RUN --out benchmarks/results/multi30k.md
