@@ -227,24 +227,26 @@ def test_a_killed_workers_block_is_done_by_another(toy: Path, corpus: Path, plai
 @needs_proc
 @needs_ray
 def test_begun_here_and_ended_by_ray_with_one_worker_killed(
-    toy: Path, corpus: Path, plain: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whether the killed one holds a block at that moment, or had just ended its last, is left to luck."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    words = ("translate", toy / "run", corpus, "--out", "out.txt", "--workers", "2", "--block", "2")
+    # So wide a beam that there is much left to do when the first block is seen.
+    search = ("--beam", "60")
+    words = ("translate", toy / "run", corpus, "--out", "out.txt", "--workers", "2", "--block", "2", *search)
+    wanted = run_malmoi("translate", "run", corpus, *search, cwd=toy).stdout
     here = Job(tmp_path, words)
     here.wait_for(lambda: len(here.blocks()) >= 5)
     here.kill()
     done = here.blocks()
     there = Job(tmp_path, (*words, "--cluster", "ray"))
     try:
-        there.wait_for(lambda: len(there.blocks()) >= len(done) + 5)
+        there.wait_for(lambda: len(there.blocks()) > len(done))
         os.kill(named(there.descendants(), b"ray::Worker")[0], signal.SIGKILL)
         assert done.items() <= there.blocks().items()
-        told = there.finish()
+        assert f"{len(done)} of 45 blocks are done; going on" in there.finish()
     finally:
         for pid in there.descendants() if there.process.poll() is None else ():
             os.kill(pid, signal.SIGKILL)
         there.kill()
-    # Which of its errors Ray raises hangs on what it noticed first.
-    assert re.search(r"a worker ended \((Actor|Worker)\w*Error: ", told), told
-    assert (tmp_path / "out.txt").read_bytes() == plain
+    assert (tmp_path / "out.txt").read_bytes() == wanted
