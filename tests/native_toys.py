@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from engine_library import folder_with_library, native_library
-from malmoi.models.attention import Mask, causal_mask, length_mask
+from malmoi.models.attention import Mask, attend, causal_mask, length_mask
+from malmoi.models.interface import Trace
+from malmoi.models.kernels import attend_cross, attend_self
 from malmoi.native.training import FEWEST_ROWS, OutputLayer, TrainingCode, find_training_code
 from malmoi.training.loss import LossSum
 
@@ -51,3 +53,31 @@ def masks(kind: str, batch: int, queries: int, keys: int) -> Mask:
         return causal_mask(queries, torch.float32, torch.device("cpu"))
     lengths_B = torch.arange(batch) % (keys + 1) if kind == "empty rows" else torch.arange(batch) % keys + 1
     return Mask() if kind == "none" else length_mask(lengths_B, keys, torch.float32)
+
+
+def attention_both_ways(
+    num_threads: int, size: int, queries: int, keys: int, kind: str, wanted_type: torch.dtype
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Attended states, and gradients of queries and of keys with values: by the open formula in float64, natively.
+
+    Where places look at themselves, the native ways in are both taken, and say the same to the last bit.
+    """
+    generator, batch, heads, code = torch.Generator().manual_seed(keys), 37, 3, native_code(num_threads)
+    mask = masks(kind, batch, queries, keys)
+    query = torch.randn(batch, queries, heads, size, generator=generator).to(wanted_type).requires_grad_()
+    packed = torch.randn(batch, keys, 2, heads, size, generator=generator).to(wanted_type).requires_grad_()
+    found = attend_cross(query, packed, mask.added, mask.kept, code)
+    toward = torch.randn(found.shape, generator=generator).to(wanted_type)
+    made = [found, *torch.autograd.grad((found * toward).sum(), [query, packed])]
+    assert [one.dtype for one in made[1:]] == [wanted_type, wanted_type]
+    doubled = [one.detach().double().requires_grad_() for one in (query, packed)]
+    key, value = (one.transpose(1, 2) for one in doubled[1].unbind(2))
+    wide = Mask(*(None if one is None else one.double() for one in (mask.added, mask.kept)))
+    right = attend(doubled[0].transpose(1, 2), key, value, wide, trace=Trace()).transpose(1, 2).flatten(2)
+    if queries == keys:
+        whole = torch.cat([query[:, :, None], packed], dim=2).detach().requires_grad_()
+        alone = attend_self(whole, mask.added, mask.kept, code)
+        assert torch.equal(alone, found)
+        (gradient,) = torch.autograd.grad((alone * toward).sum(), [whole])
+        assert torch.equal(gradient, torch.cat([made[1][:, :, None], made[2]], dim=2))
+    return [right, *torch.autograd.grad((right * toward).sum(), doubled)], made

@@ -6,17 +6,16 @@ import math
 
 import pytest
 import torch
-from tests.native_toys import inputs, masks, native, native_code, run
+from tests.native_toys import attention_both_ways, inputs, native, native_code, run
 from tests.training_toys import toy_batch, toy_network, toy_pairs
 from torch import Tensor, nn
 
 from engine_library import folder_with_library, native_library
 from malmoi.config.training import TrainingConfig
-from malmoi.models.attention import Mask, SelfAttention, attend, length_mask
+from malmoi.models.attention import SelfAttention, length_mask
 from malmoi.models.blocks import Residual
 from malmoi.models.dropout import Dropout, RandomBits
-from malmoi.models.interface import Trace
-from malmoi.models.kernels import add_and_norm, attend_cross, attend_self
+from malmoi.models.kernels import NATIVE_TYPES, add_and_norm, attend_cross, attend_self
 from malmoi.models.transformer import use_native_code
 from malmoi.training.consistency import consistent_loss, plain_consistent_loss
 from malmoi.training.loss import LossSum, fused_loss, smoothed_loss
@@ -47,21 +46,24 @@ def test_it_equals_the_formula_in_float64(
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_it_says_the_same_again_to_the_last_bit(num_threads: int) -> None:
+@pytest.mark.parametrize("kind", NATIVE_TYPES)
+def test_it_says_the_same_again_to_the_last_bit(num_threads: int, kind: torch.dtype) -> None:
     hidden, target, lengths, output = inputs(1000, 24, True)
+    options: dict[str, object] = {"product_type": kind}
     first, again = (
-        run(fused_loss, hidden, target, lengths, output, maybe_native=native(num_threads)) for _ in range(2)
+        run(fused_loss, hidden, target, lengths, output, maybe_native=native(num_threads), **options) for _ in range(2)
     )
     assert first[0].loss.item() == again[0].loss.item()
     assert all(torch.equal(one, other) for one, other in zip(first[1], again[1], strict=True))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_no_number_makes_the_loss_none(bad: float) -> None:
+@pytest.mark.parametrize("kind", NATIVE_TYPES)
+def test_what_is_no_number_makes_the_loss_none(bad: float, kind: torch.dtype) -> None:
     hidden, target, lengths, output = inputs(33, 16, True)
     with torch.no_grad():
         output[0][5, 3] = bad
-    found, _ = run(fused_loss, hidden, target, lengths, output, maybe_native=native())
+    found, _ = run(fused_loss, hidden, target, lengths, output, product_type=kind, maybe_native=native())
     # The sum of nll comes from native code alone.
     assert not math.isfinite(found.loss.item()) and not math.isfinite(found.nll.item())
 
@@ -152,28 +154,9 @@ def test_only_weights_of_fp32_on_a_processor_ask_for_it(monkeypatch: pytest.Monk
 )
 def test_attention_equals_the_open_formula(num_threads: int, size: int, queries: int, keys: int, kind: str) -> None:
     """Both ways in where places look at themselves (no keys given), and every gradient, against float64."""
-    keys = keys or queries
-    generator, batch, heads, code = torch.Generator().manual_seed(keys), 37, 3, native_code(num_threads)
-    mask = masks(kind, batch, queries, keys)
-    query = torch.randn(batch, queries, heads, size, generator=generator).requires_grad_()
-    packed = torch.randn(batch, keys, 2, heads, size, generator=generator).requires_grad_()
-    found = attend_cross(query, packed, mask.added, mask.kept, code)
-    toward = torch.randn(found.shape, generator=generator)
-    gradients = torch.autograd.grad((found * toward).sum(), [query, packed])
-    doubled = [one.detach().double().requires_grad_() for one in (query, packed)]
-    key, value = (one.transpose(1, 2) for one in doubled[1].unbind(2))
-    wide = Mask(*(None if one is None else one.double() for one in (mask.added, mask.kept)))
-    wanted = attend(doubled[0].transpose(1, 2), key, value, wide, trace=Trace()).transpose(1, 2).flatten(2)
-    right = torch.autograd.grad((wanted * toward).sum(), doubled)
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
-    for mine, other in zip(gradients, right, strict=True):
-        torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=1e-5)
-    if queries == keys:
-        whole = torch.cat([query[:, :, None], packed], dim=2).detach().requires_grad_()
-        alone = attend_self(whole, mask.added, mask.kept, code)
-        assert torch.equal(alone, found)
-        (made,) = torch.autograd.grad((alone * toward).sum(), [whole])
-        assert torch.equal(made, torch.cat([gradients[0][:, :, None], gradients[1]], dim=2))
+    right, made = attention_both_ways(num_threads, size, queries, keys or queries, kind, torch.float32)
+    for number, (mine, other) in enumerate(zip(made, right, strict=True)):
+        torch.testing.assert_close(mine.double(), other, rtol=1e-4 if number else 1e-5, atol=1e-5)
 
 
 def test_masked_places_have_no_weight_at_all() -> None:
@@ -231,30 +214,33 @@ def test_a_copy_of_a_model_uses_the_same_code_and_works_alone() -> None:
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 @pytest.mark.parametrize(("rows", "width"), [(1, 8), (5, 24), (700, 128)])
+@pytest.mark.parametrize("kind", NATIVE_TYPES)
 def test_residual_sum_and_norm_equal_those_of_torch(
-    num_threads: int, probability: float, rows: int, width: int
+    num_threads: int, probability: float, rows: int, width: int, kind: torch.dtype
 ) -> None:
-    """The very same elements are dropped; every gradient is as in float64."""
+    """The very same elements are dropped; every gradient is as in float64. A sublayer may have said bf16."""
     generator = torch.Generator().manual_seed(rows)
     norm = nn.LayerNorm(width)
     with torch.no_grad():
         norm.weight.copy_(torch.randn(width, generator=generator))
         norm.bias.copy_(torch.randn(width, generator=generator))
     states, sublayer, toward = (torch.randn(rows, width, generator=generator) for _ in range(3))
-    bits = RandomBits(1)
+    sublayer, bits = sublayer.to(kind), RandomBits(1)
     residual = Residual(norm, "post", Dropout(probability, bits)).train()
     results: list[list[Tensor]] = []
     for maybe_code in (None, native_code(num_threads)):
         residual.double() if maybe_code is None else residual.float()
         residual.maybe_code = maybe_code
-        inputs = [(one.double() if maybe_code is None else one).clone().requires_grad_() for one in (states, sublayer)]
+        pair = [(one.double() if maybe_code is None else one).clone().requires_grad_() for one in (states, sublayer)]
         bits.reseed(5)
-        found = residual.after(inputs[0], inputs[1])
+        found = residual.after(pair[0], pair[1])
         assert ("NativeResidual" in str(found.grad_fn)) == (maybe_code is not None)
-        wanted = [*inputs, norm.weight, norm.bias]
+        wanted = [*pair, norm.weight, norm.bias]
         results.append([found, *torch.autograd.grad((found * toward.to(found.dtype)).sum(), wanted)])
+    assert [one.dtype for one in results[1]] == [torch.float32, torch.float32, kind, torch.float32, torch.float32]
     for other, mine in zip(*results, strict=True):
-        torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=2e-5)
+        rounding = 2.0**-8 if mine.dtype == torch.bfloat16 else 1e-4
+        torch.testing.assert_close(mine.double(), other, rtol=rounding, atol=2e-5)
 
 
 def test_residual_sums_that_do_not_fit_keep_to_torch() -> None:

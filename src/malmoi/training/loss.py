@@ -153,11 +153,10 @@ def is_native(
     hidden_PD: Tensor, target_P: Tensor, weight_VD: Tensor, bias_V: Tensor | None, product_type: torch.dtype
 ) -> bool:
     """Whether native code can take these on a CPU: weights of fp32, products of that or of bf16; targets of 64 bits."""
-    kinds = {hidden_PD.dtype, torch.float32} - ({torch.bfloat16} if product_type == torch.bfloat16 else set())
     tensors = [hidden_PD, weight_VD, *([] if bias_V is None else [bias_V])]
     return (
         product_type in (torch.float32, torch.bfloat16)
-        and kinds == {torch.float32}
+        and hidden_PD.dtype in (torch.float32, product_type)
         and target_P.dtype == torch.int64
         and all(one.dtype == torch.float32 for one in tensors[1:])
         and all(

@@ -79,30 +79,33 @@ inline RowSums soften_row(const float* z, int classes, int64_t target, double sm
   return found;
 }
 
-// Scores z of rows, their maximum m, s = sum exp(z - m): what `ChunkPass.add` of loss.py makes with torch.
+// Scores z of rows, their maximum m, s = sum exp(z - m): what `ChunkPass.add` of loss.py makes with torch. T is the type
+// of the products; only fp32 has room for the scores where their exps will be.
+template <class T>
 inline void loss_of_rows(const OutputLayer& output, const LossCall& call) {
+  constexpr bool in_halves = sizeof(T) == sizeof(half);
+  constexpr int at_once = in_halves ? kHalfLossRows : kLossRows;
+  const T* states = static_cast<const T*>(call.states);
+  T* unscaled = static_cast<T*>(call.unscaled);
   const Quantized none;
   Buffer<float> room;
-  float* scores = output.in_halves ? room.room(size_t(kHalfLossRows) * call.stride) : nullptr;
-  const int at_once = output.in_halves ? kHalfLossRows : kLossRows;
+  if (in_halves) room.room(size_t(at_once) * call.stride);
   double nll = 0.0, level = 0.0;
   for (int64_t first = 0; first < call.rows; first += at_once) {
     const int count = int(std::min<int64_t>(at_once, call.rows - first));
-    if (output.in_halves) {
-      const half* states = static_cast<const half*>(call.states) + first * output.halves.in;
-      product(output.halves, states, count, scores, call.stride);
+    const float* scores;
+    if constexpr (in_halves) {
+      product(output.halves, states + first * output.halves.in, count, room.data(), call.stride);
+      scores = room.data();
     } else {
-      scores = static_cast<float*>(call.unscaled) + first * call.stride;
-      const float* states = static_cast<const float*>(call.states) + first * output.single.in;
-      product(output.single, states, output.single.in, none, count, scores, int(call.stride), 0, output.single.panels, false);
+      const Linear& linear = output.single;
+      product(linear, states + first * linear.in, linear.in, none, count, unscaled + first * call.stride,
+              int(call.stride), 0, linear.panels, false);
+      scores = unscaled + first * call.stride;
     }
     for (int64_t r = first; r < first + count; ++r) {
-      const float* z = scores + (r - first) * call.stride;
-      const auto soften = [&](auto* to) {
-        return soften_row(z, output.classes(), call.targets[r], call.smoothing, to + r * call.stride);
-      };
-      const RowSums row = output.in_halves ? soften(static_cast<half*>(call.unscaled))
-                                           : soften(static_cast<float*>(call.unscaled));
+      const RowSums row = soften_row(scores + (r - first) * call.stride, output.classes(), call.targets[r],
+                                     call.smoothing, unscaled + r * call.stride);
       const double log_total = std::log(double(row.total));
       // A score that is no number makes the loss none either.
       nll += log_total - row.below + row.zeros;
@@ -155,7 +158,7 @@ int malmoi_training_loss(void* output, const malmoi::LossCall* call, const malmo
     some.unscaled = static_cast<char*>(call->unscaled) + first * call->stride * size;
     some.targets += first, some.inverse += first, some.sums += 2 * part;
     try {
-      malmoi::loss_of_rows(layer, some);
+      layer.in_halves ? malmoi::loss_of_rows<malmoi::half>(layer, some) : malmoi::loss_of_rows<float>(layer, some);
     } catch (const std::bad_alloc&) {
       failed = 1;
     }
